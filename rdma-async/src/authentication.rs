@@ -12,7 +12,8 @@ pub(crate) const MAX_TOKEN_LEN: usize = 1024;
 /// nonces are equal.
 pub(crate) const NONCE_LEN: usize = 32;
 
-/// Returns a new nonce: random bytes that make the tokens of each handshake differ.
+/// Returns a new nonce: random bytes for one handshake. Each end computes its token (the proof that
+/// it may connect) from the nonces, so tokens differ between handshakes.
 pub(crate) fn nonce() -> Result<[u8; NONCE_LEN]> {
     let mut nonce = [0; NONCE_LEN];
     getrandom::fill(&mut nonce)
@@ -52,9 +53,9 @@ pub(crate) fn nonce() -> Result<[u8; NONCE_LEN]> {
 /// }
 /// ```
 pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
-    /// Returns the token that this end sends to the peer: bytes, at most 1024, that prove to the
-    /// peer that this end may connect. `transcript` is the data of the handshake, with this end as
-    /// the [prover](Transcript::prover).
+    /// Returns the token that this end sends to the peer, as bytes. The token proves to the peer
+    /// that this end may connect, and has at most 1024 bytes. `transcript` is the data of the
+    /// handshake, with this end as the [prover](Transcript::prover).
     fn token(&self, transcript: &Transcript) -> Vec<u8>;
 
     /// Checks `token`, with which the peer proves that it may connect. `transcript` contains the
@@ -80,8 +81,8 @@ pub enum End {
 }
 
 /// The data of one handshake from which an end computes its token, the proof that it may connect:
-/// the nonces of both ends and the messages that they have exchanged. The token is valid only for
-/// one end in one handshake.
+/// the nonces (random bytes) of both ends, and the messages that they have exchanged. The token is
+/// valid only for one end in one handshake.
 #[derive(Debug, Clone)]
 pub struct Transcript {
     prover: End,
@@ -119,9 +120,9 @@ impl Transcript {
     }
 
     /// Returns the bytes from which an end computes its token, the proof that it may connect. The
-    /// bytes contain the role of that end, the nonces of both ends, and the messages that the ends
-    /// have exchanged. With the connection manager, they also contain the IP addresses and the
-    /// queue pairs of both ends. The bytes are equal at both ends.
+    /// bytes contain the role of that end, the nonces (random bytes) of both ends, and the messages
+    /// that the ends have exchanged. With the connection manager, they also contain the IP
+    /// addresses and the queue pairs of both ends. The bytes are equal at both ends.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -41,18 +41,20 @@ pub enum CompletionMode {
 /// of 4096 bytes and a header of the program's own protocol.
 const MESSAGE_LENGTH: usize = 4096 + 256;
 
-/// Minimum and maximum message length of an end, in bytes: the length of a message that the peer
-/// sends in one piece.
+/// Bounds of the setting [`RdmaBuilder::message_length`], in bytes. The setting is the maximum
+/// length of a message that the peer sends in one piece.
 pub(crate) const MESSAGE_LENGTHS: RangeInclusive<usize> = 64..=1 << 24;
 
-/// Minimum keep-alive time of a connection.
+/// Minimum of the setting [`RdmaBuilder::keep_alive`]: the time after which an idle connection
+/// detects that the peer's host is unreachable.
 const MIN_KEEP_ALIVE: Duration = Duration::from_secs(4);
 
-/// Maximum keep-alive time of a connection. The first probe is sent after half of this time, and
-/// Linux accepts at most 32,767 seconds.
+/// Maximum of the setting [`RdmaBuilder::keep_alive`], about 18 hours. The first TCP keep-alive
+/// probe is sent after half of this time, and Linux accepts at most 32,767 seconds.
 const MAX_KEEP_ALIVE: Duration = Duration::from_secs(2 * 32_767);
 
-/// Maximum of a time limit, about 30 years, so that the end of the limit is a valid time.
+/// Maximum of the setting [`RdmaBuilder::response_timeout`], about 34 years. Without a maximum, the
+/// end of the time limit could exceed the range of time values.
 const MAX_TIMEOUT: Duration = Duration::from_secs(1 << 30);
 
 /// Settings of the connections that a builder creates. Each field is described at the method of
@@ -93,8 +95,9 @@ pub(crate) struct GrantLimits {
     pub(crate) time: Option<Duration>,
 }
 
-/// Maximum number of messages, and of bytes, that are read ahead: from the peer's memory, before
-/// the program receives them. Applies to long messages and to long pieces of a stream.
+/// Limits of reading ahead: the maximum number of messages, and of bytes, that this end reads from
+/// the peer's memory before the program receives the messages. Applies to long messages and to long
+/// pieces of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadAhead {
     /// Maximum number of messages that are read ahead at a time. Bounds the number of their
@@ -228,9 +231,9 @@ impl RdmaBuilder {
     }
 
     /// Sets the timeouts, retry counts and path parameters with which the queue pair is connected.
-    /// The [MTU](ConnectOptions::mtu) is an upper bound: both ends use the smallest of the MTUs
-    /// that the two ends set, the MTUs of the two ports and, if RDMA takes the route of the TCP
-    /// connection, the MTU of the route.
+    /// The [MTU](ConnectOptions::mtu) is an upper bound: the connection uses the smallest of the
+    /// MTUs that the two ends set and the MTUs of the two ports. If RDMA takes the route of the TCP
+    /// connection, the MTU of the route is also an upper bound.
     pub fn options(mut self, options: ConnectOptions) -> Self {
         self.settings.options = options;
         self
@@ -287,11 +290,10 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum number of regions that the peer may request and hold on one connection. A
-    /// region whose [time](Self::remote_memory_time) has expired counts until the peer drops the
-    /// region. The default is 16384.
-    ///
-    /// Each region needs resources of the device in addition to its bytes.
+    /// Sets the maximum number of regions that the peer may request and hold on one connection.
+    /// Limited because each region uses resources of the device, besides its bytes. A region whose
+    /// [time](Self::remote_memory_time) has expired counts until the peer drops the region. The
+    /// default is 16384.
     pub fn remote_region_limit(mut self, regions: usize) -> Self {
         self.settings.granted.regions = regions;
         self
@@ -324,11 +326,12 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets how many messages are read ahead. While the program receives a long message (longer
-    /// than [`Self::message_length`]), or a long piece of an [`RdmaStream`](crate::RdmaStream), the
-    /// connection already reads up to `messages` further messages from the peer's memory, of up to
-    /// `bytes` bytes in total. The defaults are 16 messages and 4 MiB. With 0, no message is read
-    /// ahead: this needs less memory, but each long message takes a round trip.
+    /// Sets the maximum number of messages, and their maximum total length in bytes, that are read
+    /// ahead. While the program receives a long message (longer than [`Self::message_length`]), the
+    /// connection already reads further messages from the peer's memory. The same applies to long
+    /// pieces of an [`RdmaStream`](crate::RdmaStream). The defaults are 16 messages and 4 MiB. With
+    /// 0, no message is read ahead: this needs less memory, but each long message takes a round
+    /// trip.
     pub fn read_ahead(mut self, messages: u16, bytes: usize) -> Self {
         self.settings.read_ahead = ReadAhead { messages, bytes };
         self
@@ -344,9 +347,11 @@ impl RdmaBuilder {
 
     /// Sets whether [`Rdma::reserve`](crate::Rdma::reserve) uses memory windows, so that only the
     /// peer of the connection can access the memory ([`Grant::is_exclusive`]). The default is
-    /// `true`. Without windows, the device registers the memory for each reservation, which takes
-    /// less time on softroce, and every peer of the [device](crate::RdmaDevice) that gets the token
-    /// has access.
+    /// `true`.
+    ///
+    /// Without windows, the device registers the memory for each reservation, which takes less time
+    /// on softroce. Every peer of the [device](crate::RdmaDevice) that gets the token then has
+    /// access.
     ///
     /// [`Grant::is_exclusive`]: crate::Grant::is_exclusive
     pub fn exclusive_grants(mut self, exclusive: bool) -> Self {
@@ -382,10 +387,11 @@ impl RdmaBuilder {
     /// Sets the maximum number of handshakes that a listener performs concurrently. The default is
     /// 256, the minimum 1.
     ///
-    /// At the maximum, the listener ends a handshake if another peer waits. The listener chooses
-    /// the oldest handshake whose peer has not yet sent a valid hello (and token, if required),
-    /// after its first 100 ms. If there is no such handshake, the listener chooses the oldest
-    /// handshake, after its first 500 ms. Over TCP, the peer of an ended handshake gets the reason.
+    /// At the maximum, if another peer waits, the listener ends a handshake. The listener chooses
+    /// the oldest handshake whose peer has not yet sent a valid first message (and a valid token,
+    /// if authentication is required), after its first 100 ms. If there is no such handshake, the
+    /// listener chooses the oldest handshake, after its first 500 ms. Over TCP, the peer of an
+    /// ended handshake gets the reason.
     pub fn half_open_limit(mut self, handshakes: usize) -> Self {
         self.settings.half_open_limit = handshakes.max(1);
         self
@@ -472,10 +478,10 @@ impl RdmaBuilder {
         self.settings.half_open_limit
     }
 
-    /// Returns the [`Template`] (device and settings) for a connection on the device `name`, which
-    /// the route to the peer uses. Uses the open device of this builder, if any. Otherwise takes
-    /// the device from the list `open`, or opens the device and adds it to `open`. Fails if this
-    /// builder was set to a device with another name.
+    /// Returns the [`Template`] (device and settings) for a connection on the device with the name
+    /// `name`. The caller has determined this name from the route to the peer. Uses the open device
+    /// of this builder, if any. Otherwise takes the device from the list `open`, or opens the
+    /// device and adds it to `open`. Fails if this builder was set to a device with another name.
     pub(crate) fn template_on(&self, name: &str, open: &mut Vec<RdmaDevice>) -> Result<Template> {
         let is_named = |device: &&RdmaDevice| device.context().name() == name;
         let wanted = match &self.device {
@@ -542,8 +548,8 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// Returns the limits of this end, which are sent to the peer in the handshake and which the
-    /// peer must respect.
+    /// Returns the limits of this end, which the peer must respect. The limits are sent to the peer
+    /// in the handshake.
     pub(crate) fn limits(&self) -> EndLimits {
         EndLimits {
             depths: self.settings.depths(),

@@ -159,9 +159,9 @@ impl RdmaDevice {
         &self.shared.domain
     }
 
-    /// Returns whether the device limits the access through memory windows of type 2 to the bytes
-    /// of the window, and to the queue pair that has bound the window. The first call tests the
-    /// device, on a thread for blocking tasks.
+    /// Returns whether the device enforces the limits of memory windows of type 2: the access only
+    /// to the bytes of the window, and only through the queue pair that has bound the window. The
+    /// first call tests the device, on a thread for blocking tasks.
     pub(crate) async fn enforces_windows(&self) -> bool {
         if let Some(known) = self.shared.enforces_windows.get() {
             return *known;
@@ -285,8 +285,8 @@ impl RdmaDevice {
 
     /// Registers memory of the program, such as `Arc<[u8]>`, for reading, without copying it. The
     /// region can be cloned, and other code can read the memory at the same time. On an error,
-    /// returns the owner of the memory, too. A [`RegistrationCache`](crate::RegistrationCache)
-    /// keeps such regions for later operations.
+    /// returns both the error and the owner of the memory. A
+    /// [`RegistrationCache`](crate::RegistrationCache) keeps such regions for later operations.
     ///
     /// # Errors
     ///
@@ -345,9 +345,9 @@ impl RdmaDevice {
         &self.shared.pool
     }
 
-    /// Returns the shard (a completion queue, a receive queue and the task that polls them) that
-    /// connections on the current runtime with the settings in `profile` share. Starts the shard if
-    /// it does not exist yet.
+    /// Returns the shard for connections on the current runtime with the settings in `profile`. A
+    /// shard consists of a completion queue, a receive queue and the task that polls them. Starts
+    /// the shard if it does not exist yet.
     pub(crate) fn shard(&self, profile: Profile) -> Result<Arc<Shard>> {
         let runtime = Handle::current().id();
         let mut shards = self.shared.shards.lock();

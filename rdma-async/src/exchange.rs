@@ -57,15 +57,16 @@ struct OwnProof {
     nonce: [u8; NONCE_LEN],
 }
 
-/// Label in the data from which this module computes authentication tokens, before the hellos. The
-/// data of other ways of connecting have no such label, so their tokens are not valid here.
+/// First bytes of the data from which this module computes authentication tokens (proofs that an
+/// end may connect). Other ways of connecting use other data, so their tokens are not valid here.
 const TRANSCRIPT_LABEL: &[u8] = b"exchanged";
 
 impl RdmaBuilder {
     /// Creates one end of a connection for which the program itself passes data between the two
     /// ends. The peer creates the other end by the same function. Each end passes its
-    /// [hello](PreparedRdma::hello), and with an [authenticator](Self::authenticator) its
-    /// [proof](PreparedRdma::proof). [`Self::toward`] or [`Self::gid_index`] can select the GID.
+    /// [hello](PreparedRdma::hello), the bytes that the other end needs to connect. With an
+    /// [authenticator](Self::authenticator), each end also passes its [proof](PreparedRdma::proof).
+    /// [`Self::toward`] or [`Self::gid_index`] can select the GID.
     ///
     /// Must be called on the runtime that will drive the connection.
     ///
@@ -105,7 +106,7 @@ impl RdmaBuilder {
 impl PreparedRdma {
     /// Returns the bytes that the peer needs to connect to this end: the endpoint of the queue pair
     /// and the limits of this end. With an [authenticator](RdmaBuilder::authenticator), the bytes
-    /// also contain the nonce of this end.
+    /// also contain the nonce (random bytes) of this end.
     pub fn hello(&self) -> Vec<u8> {
         let hello = self.local.hello().encode();
         match &self.own_proof {
@@ -115,9 +116,9 @@ impl PreparedRdma {
     }
 
     /// Returns the token that proves to the peer that this end may connect. `peer` is the hello of
-    /// the peer, the bytes that [`Self::hello`] returns there. The program passes the token to the
-    /// peer, which needs it for [`Self::connect_authenticated`]. The token is valid only for these
-    /// two hellos.
+    /// the peer: the bytes that [`Self::hello`] returns at the other end. The program passes the
+    /// token to the peer, which needs it for [`Self::connect_authenticated`]. The token is valid
+    /// only for the hellos of these two ends.
     ///
     /// # Errors
     ///
@@ -195,9 +196,9 @@ impl PreparedRdma {
         self.connect_to(&remote)
     }
 
-    /// Decodes `peer`, the hello (first message) of the peer, which must contain a nonce if and
-    /// only if this end has an authenticator. Fails if the hello is not valid, or if its nonce is
-    /// the nonce of this end.
+    /// Decodes `peer`, the hello (first message) of the peer. The hello must contain a nonce
+    /// (random bytes) if and only if this end has an authenticator. Fails if the hello is not
+    /// valid, or if its nonce is the nonce of this end.
     fn decode(&self, peer: &[u8]) -> Result<Hello> {
         const WITH_NONCE: usize = HELLO_LEN + NONCE_LEN;
         let invalid = |reason: String| Error::invalid("hello of the peer", reason);
@@ -229,9 +230,10 @@ impl PreparedRdma {
             .ok_or_else(|| Error::invalid("authenticator", "this end has no authenticator"))
     }
 
-    /// Returns the data from which `prover`, one of the two ends, computes its token: the handshake
-    /// messages of both ends, with their nonces. `peer` contains the bytes of the peer's message,
-    /// and `remote` its decoded fields.
+    /// Returns the data from which `prover`, one of the two ends, computes its token (the proof
+    /// that it may connect). The data are the handshake messages of both ends, with their nonces
+    /// (random bytes). `peer` contains the bytes of the peer's message, and `remote` its decoded
+    /// fields.
     fn transcript(&self, prover: End, peer: &[u8], remote: &Hello) -> Transcript {
         let own = self.hello();
         // The nonces decide which end counts as the connecting end, so both ends sort equally.
@@ -257,8 +259,8 @@ impl PreparedRdma {
 
 impl OwnProof {
     /// Returns the roles of this end and of the peer in the authentication. Both ends call the same
-    /// functions, so the end with the lesser nonce counts as the connecting end. `peer` is the
-    /// handshake message of the peer, which ends with its nonce.
+    /// functions, so the end with the lesser nonce (random bytes) counts as the connecting end.
+    /// `peer` is the handshake message of the peer, which ends with its nonce.
     fn roles(&self, peer: &[u8]) -> (End, End) {
         match self.nonce[..] < peer[HELLO_LEN..] {
             true => (End::Connecting, End::Accepting),
@@ -336,8 +338,8 @@ where
             .unwrap_or(Err(Error::Timeout { what, limit }))
     }
 
-    /// Connects without a time limit: exchanges the hellos of both ends, connects, and exchanges
-    /// the confirmations.
+    /// Connects without a time limit. Exchanges the hellos (first messages) of both ends, connects
+    /// the queue pair, and exchanges the confirmations.
     async fn establish_unbounded(&self) -> Result<Rdma> {
         let failed = |source| Error::tcp("exchanging", "hellos with the peer", source);
         let prepared = self.builder.clone().prepare()?;

@@ -19,15 +19,15 @@ use crate::rdma::Rdma;
 /// for a round trip over a network: a peer sends its first message together with the last packet of
 /// the TCP handshake.
 const MIN_HANDSHAKE_TIME: Duration = Duration::from_millis(100);
-/// Minimum time, from its beginning, that a handshake gets if its peer has sent a valid first
-/// message and, if required, a valid token. Long enough for the creation of the queue pair and the
-/// last messages.
+/// Minimum time that a handshake gets, from its beginning, if its peer has sent a valid first
+/// message and, if required, a valid token (proof that it may connect). Long enough for the
+/// creation of the queue pair and the last messages.
 const MIN_PROVED_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 
 /// Handshakes that a listener is performing, each in a task. The number of handshakes is limited.
-/// At the limit, if another peer waits, the oldest handshake ends whose peer has not proved that it
-/// may connect, or else the oldest handshake. Peers that connect and send nothing thus do not block
-/// other peers.
+/// At the limit, if another peer waits, the listener ends the oldest handshake whose peer has not
+/// proved that it may connect. If there is no such handshake, the listener ends the oldest
+/// handshake. Peers that connect and send nothing thus do not block other peers.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     /// Tasks of the handshakes. The outcome is `None` if the listener has ended the handshake.
@@ -39,9 +39,9 @@ pub(crate) struct HalfOpen {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// A handshake in progress: its task, its start time, and its state. At the limit, if another peer
-/// waits, the listener ends a handshake after a minimum time. The state determines the choice and
-/// this time.
+/// A handshake in progress: its task, its start time, and its state. At the limit of handshakes, if
+/// another peer waits, the listener ends a handshake that has lasted a minimum time. The state
+/// determines which handshake ends, and the minimum time.
 #[derive(Debug)]
 struct Entry {
     task: AbortHandle,
@@ -49,8 +49,9 @@ struct Entry {
     state: Arc<HandshakeState>,
 }
 
-/// State of a handshake, shared by the listener and the task that performs the handshake: whether
-/// the peer has proved that it may connect, and whether the listener ends the handshake.
+/// State of a handshake, shared by the listener and the task that performs the handshake. Contains
+/// a flag that is set when the peer has proved that it may connect, and a flag that is set when the
+/// listener ends the handshake.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeState {
     has_proved: AtomicBool,
@@ -112,10 +113,10 @@ impl HalfOpen {
         }
     }
 
-    /// Polls until the number of handshakes in progress is below the limit. At the limit, ends the
-    /// oldest handshake whose peer has not proved that it may connect, or else the oldest
-    /// handshake, but waits until that handshake has lasted a minimum time. Must be called only
-    /// while a peer waits to connect.
+    /// Polls until the number of handshakes in progress is below the limit. At the limit, ends a
+    /// handshake that has lasted a minimum time: the oldest handshake whose peer has not proved
+    /// that it may connect, or else the oldest handshake. Must be called only while a peer waits to
+    /// connect.
     pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.entries.len() < self.limit {
             return Poll::Ready(());

@@ -80,8 +80,8 @@ pub struct Lent {
     lease: Option<OpenLease>,
 }
 
-/// Right of the peer to access a memory region of this end. The right has not been ended. `number`
-/// identifies the right among those of the connection.
+/// Right of the peer to access a memory region of this end, which has not ended. `number`
+/// identifies the right on its connection.
 struct OpenLease {
     connection: Arc<Connection>,
     number: u64,

@@ -34,10 +34,11 @@ use crate::within::Within;
 /// The connection is driven by the runtime on which it was created, and ends with that runtime.
 /// Tasks of other runtimes can use it.
 ///
-/// After a connection is dropped, its runtime keeps the connection in the background for at most
-/// one second, until the peer's device has acknowledged all messages that were sent or posted, and
-/// the peer has closed its end. Messages without an acknowledgement are then lost. Dropping the
-/// runtime waits for these acknowledgements, at most one second for each connection.
+/// After a connection is dropped, its runtime keeps the connection in the background until the
+/// peer's device has acknowledged all messages that were sent or posted, and the peer has closed
+/// its end. The connection is kept for at most one second; messages without an acknowledgement are
+/// then lost. Dropping the runtime waits for these acknowledgements, at most one second for each
+/// connection.
 ///
 /// The connection ends if an operation fails or if the peer becomes unreachable. All outstanding
 /// and later operations then fail; [`Error::execution`] returns whether the peer may have executed
@@ -80,13 +81,16 @@ impl Rdma {
     }
 
     /// Returns the address of this end: the address of the TCP connection or of the connection
-    /// manager. For a connection without these ([`PreparedRdma`](crate::PreparedRdma) or
-    /// [`Exchange`](crate::Exchange)), returns the IP address of the GID, and port 0.
+    /// manager. A connection of a [`PreparedRdma`](crate::PreparedRdma) or an
+    /// [`Exchange`](crate::Exchange) has neither, and returns the IP address of the GID, and port
+    /// 0.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// Returns the address of the peer, of the same kind as [`Self::local_address`].
+    /// Returns the address of the peer: the address of the TCP connection or of the connection
+    /// manager. A connection that uses neither returns the IP address of the peer's GID, and port
+    /// 0.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
     }
@@ -198,9 +202,9 @@ impl Rdma {
     }
 
     /// Sets a handler that is called for each message of one piece (at most
-    /// [`RdmaBuilder::message_length`](crate::RdmaBuilder::message_length) bytes), within the poll
-    /// of the completion queue that finds the message, and before any task is woken. A message that
-    /// the handler returns is delivered to [`Self::receive`].
+    /// [`RdmaBuilder::message_length`](crate::RdmaBuilder::message_length) bytes). The poll of the
+    /// completion queue that finds the message calls the handler, before any task is woken. A
+    /// message that the handler returns is delivered to [`Self::receive`].
     ///
     /// The handler delays every other completion of the runtime, so it must be short and must not
     /// block. If the handler panics, the connection ends. Messages that arrived before this call,
@@ -285,7 +289,7 @@ impl Rdma {
     }
 
     /// Allocates registered memory of the size and alignment in `layout` for operations of this
-    /// connection. The memory is not zeroed: it can contain data of an earlier region.
+    /// connection. The memory is not zeroed, and can contain data of an earlier region.
     ///
     /// # Errors
     ///
@@ -556,10 +560,10 @@ impl Rdma {
         })
     }
 
-    /// Gives memory that the peer has lent to this end back to the peer. The peer gets it from
-    /// [`Self::receive_local_mr`], or, for memory that [`Self::reserve`] lends, as the result of
-    /// that call. If the future is dropped before the message was sent, the memory is only
-    /// released, and the peer can free it.
+    /// Gives memory that the peer has lent to this end back to the peer. The peer's program gets
+    /// the memory from [`Self::receive_local_mr`]. Memory that the peer lends by [`Self::reserve`]
+    /// is instead the result of that call. If the future is dropped before the message was sent,
+    /// the memory is only released, and the peer can free it.
     ///
     /// # Errors
     ///
@@ -634,8 +638,8 @@ fn too_long(len: usize, memory: RemoteMemory) -> Error {
     Error::invalid("remote memory", reason)
 }
 
-/// Checks that `remote` can be the target of an atomic operation: its lease has not ended, and it
-/// has eight bytes at a multiple of eight.
+/// Checks that `remote` can be the target of an atomic operation: the peer still lends the memory,
+/// and the memory has eight bytes at a multiple of eight.
 fn check_atomic(remote: &impl RemoteMrReadAccess) -> Result<()> {
     let memory = remote.memory();
     if remote.lease_has_ended() {

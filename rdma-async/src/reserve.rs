@@ -23,8 +23,9 @@ impl Rdma {
     /// completed or the limit has expired, ends the access at the device, and then returns the
     /// region. A later access of the peer gets a remote access error and changes nothing.
     ///
-    /// Only the peer of this connection can access the memory if the device supports memory windows
-    /// of type 2, and limits them to their bytes and their queue pair ([`Grant::is_exclusive`]).
+    /// Some devices support memory windows of type 2, and limit a window to its bytes and its queue
+    /// pair. On such a device, only the peer of this connection can access the memory
+    /// ([`Grant::is_exclusive`]).
     ///
     /// `operation` gets a [`Grant`], which contains the token of the memory and can offer the
     /// memory to the peer. Dropping the returned future ends the access.
@@ -108,7 +109,7 @@ impl Rdma {
 }
 
 /// Result of [`Rdma::reserve`]: the region that was lent, and the output of the program's future
-/// that ran meanwhile.
+/// that ran while the region was lent.
 #[derive(Debug)]
 pub struct Reserved<T> {
     /// The region, which the peer can no longer access.
@@ -150,10 +151,10 @@ impl Grant {
     /// that is connected to the same [`RdmaDevice`](crate::RdmaDevice), and knows the token, can
     /// access the memory.
     ///
-    /// The access is exclusive if it uses a memory window of type 2, and a test of the device has
-    /// shown that the device enforces the limits of windows: only the bytes of the window, and only
-    /// its queue pair. The access is not exclusive if [`RdmaBuilder::exclusive_grants`] or the
-    /// registration of the memory forbids windows.
+    /// The access is exclusive if it uses a memory window of type 2, and the device limits windows
+    /// to their bytes and their queue pair. The device is tested for this. The access is not
+    /// exclusive if [`RdmaBuilder::exclusive_grants`] or the registration of the memory forbids
+    /// windows.
     ///
     /// [`RdmaBuilder::exclusive_grants`]: crate::RdmaBuilder::exclusive_grants
     pub fn is_exclusive(&self) -> bool {
@@ -244,7 +245,7 @@ impl GrantState {
     }
 
     /// Waits until the time for which [`Rdma::reserve`] lends the memory has passed. If another
-    /// task sets a new limit meanwhile, the new limit counts.
+    /// task sets a new limit during the wait, waits until the new limit has passed.
     async fn expired(&self) {
         loop {
             let changed = self.changed.notified();

@@ -64,7 +64,7 @@ impl SharedSecret {
     }
 
     /// Returns the HMAC (hash with the secret as the key) of the transcript of a handshake. The
-    /// value of the HMAC is the token that an end sends.
+    /// value of the HMAC is the token by which an end proves that it may connect.
     fn mac(&self, transcript: &Transcript) -> Hmac<Sha256> {
         let mut keyed = self.keyed.clone();
         keyed.update(transcript.as_bytes());

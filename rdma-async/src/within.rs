@@ -60,8 +60,8 @@ where
 }
 
 impl Deadline {
-    /// Starts the time limit: adds the deadline to the timers of the connection's shard, which end
-    /// the connection when the deadline passes.
+    /// Starts the time limit: adds the deadline to the timers that the connection shares with other
+    /// connections. These timers end the connection when the deadline passes.
     fn begin(&mut self) {
         let weak = Arc::downgrade(&self.connection);
         self.key = Some(self.connection.shard().add_deadline(weak, self.limit));

@@ -130,14 +130,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Minimum number of iterations of a test. With fewer samples, the statistics would not mean
-    /// anything.
+    /// Minimum number of iterations of a test. With fewer samples, the statistics have no meaning.
     pub const MIN_ITERATIONS: usize = 5;
     /// Maximum number of queue pairs between a client and a server. [`Self::checked`] refuses a
     /// plan with more.
     pub const MAX_QUEUE_PAIRS: usize = 4096;
     /// The number of messages for which the [regions](Self::regions) of a process together have
-    /// room, so that tests with different numbers of regions access the same amount of memory.
+    /// room. With this fixed number, tests with different numbers of regions access the same amount
+    /// of memory.
     pub const REGION_MESSAGES: usize = 10_000;
 
     /// Creates the plan (the parameters) of a test over rdma-core. All parameters that are not

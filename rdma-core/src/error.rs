@@ -14,8 +14,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The reason why an operation on a verbs object failed.
 ///
-/// Every variant names the object of the operation; [`Error::Verb`] adds the C name of the verb,
-/// its `errno` and, where the usual cause is known, a hint at the remedy.
+/// The message names the cause. The message of [`Error::Verb`] contains the C name of the verb, the
+/// object, the `errno` and, if the usual cause is known, a hint at the remedy.
 ///
 /// `Debug` prints the same text as `Display`, so that a `main` that returns this error, or an
 /// `unwrap`, prints the message and its hint:
@@ -150,12 +150,12 @@ pub enum Error {
         len: u64,
     },
 
-    /// Another user of an object excludes the requested operation.
+    /// The object of the operation is in use, and that use excludes the operation.
     #[error("{object} is in use by {holder}")]
     InUse {
         /// The object, for example `leased memory` or `queue pair 17 on device mlx5_0`.
         object: Cow<'static, str>,
-        /// The present user of the object, whose use excludes the operation.
+        /// The current user of the object, for example `a queue`.
         holder: &'static str,
     },
 
@@ -192,7 +192,7 @@ pub enum Error {
 
 impl Error {
     /// Creates the error for a call of `verb` on `object` that returned `errno`. Adds the hint for
-    /// this verb and error number, if there is one.
+    /// this verb and error number, if a hint exists.
     pub(crate) fn verb(verb: &'static str, object: impl Into<String>, errno: Errno) -> Self {
         Self::Verb {
             verb,
@@ -286,7 +286,8 @@ impl Errno {
         )
     }
 
-    /// Returns the symbolic name, such as `EINVAL`, if this error number is one that verbs return.
+    /// Returns the symbolic name of this error number, such as `EINVAL`, or `None` if verbs do not
+    /// return this number.
     pub fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             libc::EPERM => "EPERM",
@@ -339,7 +340,7 @@ impl fmt::Display for Errno {
     }
 }
 
-/// The part of the message of [`Error::NoDevice`] that says where no device was found.
+/// The part of the message of [`Error::NoDevice`] that names the libraries that list no device.
 const NO_DEVICE_CAUSE: &str = if cfg!(feature = "softroce") {
     "neither libibverbs nor softroce lists a device"
 } else {
@@ -465,9 +466,9 @@ fn instead_text(device: Option<&str>) -> String {
     })
 }
 
-/// Returns a hint for the message about a missing device: softroce devices need a Cargo feature.
-/// Returns an empty text if `name` is no softroce device, or if the program was built with that
-/// feature.
+/// Returns the hint that the device `name` needs the Cargo feature `softroce`, for the message of
+/// [`Error::UnknownDevice`]. Returns an empty text if `name` is not a softroce device, or if the
+/// program was built with the feature.
 fn unlinked_text(name: &str) -> &'static str {
     if name.contains("softroce") && !cfg!(feature = "softroce") {
         "; the device softroce0 needs the feature `softroce` of rdma-core, rdma-async or rdma-rpc"

@@ -47,8 +47,8 @@ impl ProtectionDomain {
         &self.context
     }
 
-    /// Allocates `len` zeroed, page-aligned bytes, and registers them for local use. If the device
-    /// has an allocator of its own, the memory comes from the device: see
+    /// Allocates `len` zeroed, page-aligned bytes of memory, and registers the memory for local
+    /// use. If the device has its own allocator, the memory comes from that allocator: see
     /// [`HostMemoryBuilder::domain`](crate::memory::HostMemoryBuilder::domain).
     ///
     /// # Errors
@@ -62,8 +62,8 @@ impl ProtectionDomain {
         self.registration().allocate(len)
     }
 
-    /// Allocates zeroed bytes with the size of `layout` and at least its alignment, and registers
-    /// them for local use, like [`Self::allocate`].
+    /// Allocates zeroed memory with the size and at least the alignment of `layout`, and registers
+    /// the memory for local use. Otherwise works like [`Self::allocate`].
     ///
     /// # Errors
     ///
@@ -77,12 +77,13 @@ impl ProtectionDomain {
         Ok(self.register(memory)?)
     }
 
-    /// Creates a parent domain (`ibv_alloc_parent_domain`) from this domain. Objects of this domain
-    /// and of the parent domain can be used together.
+    /// Creates a parent domain (`ibv_alloc_parent_domain`): a protection domain that extends this
+    /// domain with settings for the driver. Objects of this domain and of the parent domain can be
+    /// used together.
     ///
-    /// A parent domain from this method behaves like this domain. [`Self::parent_with`] creates a
-    /// parent domain whose objects only one thread at a time uses, so that the driver can omit
-    /// locks.
+    /// This method adds no settings, so the parent domain behaves like this domain.
+    /// [`Self::parent_with`] creates a parent domain with a [`ThreadDomain`]: only one thread at a
+    /// time uses objects of that parent domain, and the driver can omit locks.
     ///
     /// # Errors
     ///
@@ -115,7 +116,7 @@ impl ProtectionDomain {
         SharedReceiveQueueBuilder::new(self.clone(), requests)
     }
 
-    /// Creates an address handle, to which datagrams can be sent. `vector` describes the path to
+    /// Creates an address handle, by which datagrams can be sent. `vector` describes the path to
     /// the destination port.
     ///
     /// # Errors
@@ -132,9 +133,9 @@ impl ProtectionDomain {
     }
 }
 
-/// A declaration to the driver that only one thread at a time uses a set of objects, so that the
-/// driver can omit locks. The program passes it to [`ProtectionDomain::parent_with`]. Clones refer
-/// to the same thread domain.
+/// A declaration to the driver that only one thread at a time uses a set of objects. The driver can
+/// then omit locks. The program passes a thread domain to [`ProtectionDomain::parent_with`]. Clones
+/// refer to the same thread domain.
 ///
 /// Thread domains are `Send` and `Sync`: the handle itself may be used from any thread.
 #[doc(alias = "ibv_td")]
@@ -161,8 +162,9 @@ impl ThreadDomain {
 }
 
 impl Context {
-    /// Allocates a thread domain for [`ProtectionDomain::parent_with`]: a promise that only one
-    /// thread at a time uses a set of objects, so that the driver can omit locks.
+    /// Allocates a thread domain: a declaration to the driver that only one thread at a time uses a
+    /// set of objects. The driver can then omit locks. The program passes the thread domain to
+    /// [`ProtectionDomain::parent_with`].
     ///
     /// # Errors
     ///

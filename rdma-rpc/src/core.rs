@@ -42,8 +42,8 @@ pub(crate) struct Core {
     changed: Notify,
 }
 
-/// State that differs between the client's end and the server's end of a connection: the calls that
-/// the client makes, or the calls that the server executes.
+/// State of one end of a connection: at the client's end, the calls that the client makes; at the
+/// server's end, the calls that the server executes.
 #[derive(Debug)]
 pub(crate) enum Side {
     Client(Calls),

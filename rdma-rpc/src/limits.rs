@@ -31,10 +31,10 @@ pub(crate) fn clamp_message_len(bytes: usize) -> usize {
     bytes.clamp(MIN_MESSAGE_LEN, MAX_MESSAGE_LEN)
 }
 
-/// Returns the RDMA settings of a client or server. These are the settings `chosen` by the program,
-/// or else the default settings with the exception that the peer cannot request memory of this end,
-/// because calls do not need such memory. In both cases, `message_limit` becomes the maximum length
-/// of a message.
+/// Returns the RDMA settings of a client or server: the settings `chosen` by the program, or else
+/// default settings. With the default settings, the peer cannot request memory of this end, because
+/// calls do not need such memory. In both cases, `message_limit` becomes the maximum length of a
+/// message.
 pub(crate) fn transport(chosen: Option<RdmaBuilder>, message_limit: usize) -> RdmaBuilder {
     chosen
         .unwrap_or_else(|| RdmaBuilder::default().remote_memory_limit(0))

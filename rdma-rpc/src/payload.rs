@@ -227,10 +227,10 @@ pub(crate) enum Body<'m> {
 }
 
 impl<'m> Body<'m> {
-    /// Returns the body at `range` of a received message. A long body in the last frame of the
-    /// message, which `is_last` indicates, takes the buffer of the message if the message owns a
-    /// buffer. Such a body has at least [`MIN_RETAINED_LEN`] bytes and at least half of the
-    /// message. Any other body borrows its bytes from the message.
+    /// Returns the body at `range` of a received message. Usually the body borrows its bytes from
+    /// the message. A long body instead takes the buffer of the message, if the message owns a
+    /// buffer and the body is in the last frame (`is_last`). A long body has at least
+    /// [`MIN_RETAINED_LEN`] bytes and at least half of the message.
     pub(crate) fn take(message: &'m mut Message<'_>, range: Range<usize>, is_last: bool) -> Self {
         if is_last
             && range.len() >= MIN_RETAINED_LEN
@@ -276,7 +276,7 @@ impl BodyBuffer {
     }
 
     /// Takes the stored body, together with its receive buffer, if the body is long. Returns `None`
-    /// for a short body, which was copied and which [`Self::bytes`] returns.
+    /// for a short body: its bytes were copied, and [`Self::bytes`] returns them.
     pub(crate) fn take_retained(&mut self) -> Option<RetainedBytes> {
         self.retained.take()
     }

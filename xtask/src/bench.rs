@@ -44,7 +44,7 @@ const PEERS: &str = "RDMA_BENCH_PEERS";
 const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
 
 /// The name of the environment variable from which the benchmark `limits` reads the directory of
-/// rdma-async's built example programs, which the benchmark runs.
+/// rdma-async's built example programs. The benchmark runs these programs.
 const EXAMPLES: &str = "RDMA_BENCH_EXAMPLES";
 /// The name of the environment variable from which the benchmark `limits` reads the path of a
 /// program. This program measures web servers over streams of rdma-async.
@@ -335,8 +335,8 @@ impl Bench<'_> {
     }
 
     /// Runs the comparisons of softroce with the kernel's Soft-RoCE device, in the virtual machine,
-    /// which has such a device. The comparisons are a part of the benchmark [`LIMITS`]; returns its
-    /// exit status.
+    /// which has such a device. The comparisons are a part of the benchmark [`LIMITS`]. Returns the
+    /// exit status of the benchmark.
     fn limits_in_guest(&self) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(LIMITS)?;
         let mut command = self.command(benchmark);

@@ -58,8 +58,8 @@ pub(crate) struct Options {
     pub(crate) keep: bool,
 }
 
-/// Fuzzes all targets, each for an equal part of `time`. Building them takes additional time.
-/// Returns the exit status of the first target that failed, else 0.
+/// Fuzzes all targets, each for an equal part of `time`. The time for building the targets is not
+/// included. Returns the exit status of the first target that failed, else 0.
 pub(crate) fn run_for(shell: &Shell, time: Duration) -> anyhow::Result<u8> {
     let count = targets()?.len();
     let options = Options {

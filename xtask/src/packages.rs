@@ -104,8 +104,9 @@ pub(crate) const CALLGRIND: &Group = &Group {
 /// of QEMU. If apt would remove any other package, nothing is installed.
 const REPLACEABLE: &str = "qemu-";
 
-/// Pairs of a Debian package and a program in it. If the program exists, xtask need not install the
-/// package, even if dpkg does not list it, for example after an installation from source code.
+/// Pairs of a Debian package and a program in it. If the program exists, the package counts as
+/// installed, even if dpkg does not list the package, for example after an installation from source
+/// code.
 const PROGRAM_OF: &[(&str, &str)] = &[
     ("binutils", "ar"),
     ("dapl2-utils", "dtest"),
@@ -124,8 +125,9 @@ const PROGRAM_OF: &[(&str, &str)] = &[
     ("xz-utils", "xz"),
 ];
 
-/// The name of the environment variable from which the build script of ibverbs-sys reads a
-/// directory with headers and libraries, if they are not in the usual places.
+/// The name of the environment variable with a directory of headers and libraries. The build script
+/// of ibverbs-sys reads the variable, for systems on which these files are not in the usual
+/// directories.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
 /// Returns the Debian packages in `wanted` that are not installed. A package also counts as
@@ -194,7 +196,7 @@ pub(crate) fn install_all(
         .collect()
 }
 
-/// Prints which packages of `plan` will be installed and for which purpose, one line for each
+/// Prints the packages of `plan` that will be installed, and their purpose, one line for each
 /// group.
 fn announce(plan: &[(&Group, Vec<&str>)]) {
     for (group, missing) in plan {

@@ -100,7 +100,7 @@ fn named_libibverbs(library: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Returns the value of the environment variable `variable`, a list of paths, with the path `first`
-/// added at the front, so that `first` has priority over the other paths. Does not change the
+/// added at the front. The path `first` then has priority over the other paths. Does not change the
 /// variable.
 fn before_others(variable: &str, first: PathBuf) -> anyhow::Result<OsString> {
     let others = env::var_os(variable).unwrap_or_default();

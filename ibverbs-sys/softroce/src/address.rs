@@ -7,25 +7,26 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use crate::number;
 
 /// Number of UDP ports from which a NIC chooses one, so that several NICs can use the same address.
-/// The index of the chosen port is called the NIC's slot, and forms the high eight bits of its
-/// queue pair numbers. So a peer can compute the port from a queue pair number. Slot 255 is not
-/// used, because it would contain the queue pair number 0xffffff, which is reserved for multicast.
+/// The index of the chosen port is called the slot of the NIC, and forms the high eight bits of the
+/// NIC's queue pair numbers. So a peer can compute the port from a queue pair number. Slot 255 is
+/// not used, because it would contain the queue pair number 0xffffff, which is reserved for
+/// multicast.
 pub(crate) const PORT_SLOTS: u8 = 255;
 
-/// Distance between the UDP ports of two adjacent slots; a NIC's slot is the index of its port. All
-/// processes that communicate must use the same distance, because peers compute ports from slots.
-/// With the default first port, the ports of all slots are below 32,768, where the ports begin that
-/// Linux assigns to other programs.
+/// Distance between the UDP ports of two adjacent slots (port indices). All processes that
+/// communicate must use the same distance, because peers compute ports from slots. With the default
+/// first port, the ports of all slots are below 32,768. Linux assigns ports from 32,768 on to other
+/// programs.
 pub(crate) const PORT_STRIDE: u16 = 100;
 
-/// The queue pair number to which datagrams for a multicast group are sent: all queue pairs of the
-/// group receive them (IBTA 9.2.3).
+/// Queue pair number to which datagrams for a multicast group are sent. All queue pairs of the
+/// group receive these datagrams (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
 
-/// First six bytes of the GIDs whose packets are sent in UDP tunnels: 0xfd (unique local address,
+/// First six bytes of a GID whose packets are sent in UDP tunnels: 0xfd (unique local address of
 /// RFC 4193), and the global ID of softroce (40 bits). The other bytes contain the UDP port, zeroes
-/// and the IPv4 address of the device. With the zeroes, the text form of such a GID has at most 30
-/// characters, which fit into the 32-byte buffers of some programs.
+/// and the IPv4 address of the device. Because of the zeroes, the text form of such a GID has at
+/// most 30 characters, which fit into the 32-byte buffers of some programs.
 const UNIQUE_LOCAL_PREFIX: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
 /// Returns the IP address in 127/8 that the process with the ID `process` tries to bind at its
@@ -49,7 +50,7 @@ pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x7f00_0000 | host)
 }
 
-/// Returns the UDP port of a slot (port index): the ports of the slots are counted from `base`.
+/// Returns the UDP port of the slot (port index) `slot`. `base` is the port of the first slot.
 /// Returns `None` if the port would exceed 65,535.
 pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     PORT_STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
@@ -94,11 +95,11 @@ pub(crate) struct UnknownSender;
 
 /// Returns the slot (index of the UDP port) of the softroce device that sent a packet from the
 /// address `from`. `base` is the port of the first slot. Must not be called for a packet in a UDP
-/// tunnel. Returns `Ok(None)` if the port belongs to no slot, as for RoCE devices other than
-/// softroce.
+/// tunnel. Returns `Ok(None)` if the port belongs to no slot, because the packet comes from a RoCE
+/// device other than softroce.
 ///
-/// Fails if the port belongs to no slot but the address is a loopback address. A program that is
-/// not a RoCE device has then sent the packet: every program on this host can send from a loopback
+/// Fails if the port belongs to no slot and the address is a loopback address. A program that is
+/// not a RoCE device has then sent the packet. Every program on this host can send from a loopback
 /// address, but only the softroce device that has bound the port of a slot can send from this port.
 pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, UnknownSender> {
     let slot = slot_of_port(base, from.port());
@@ -118,8 +119,8 @@ pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     Ipv6Addr::from(octets)
 }
 
-/// Returns the IPv4 address and the UDP port that the GID `gid` contains, if [`unique_local`] has
-/// made it. Returns `None` for any other GID.
+/// Returns the IPv4 address and the UDP port that the GID `gid` contains. Returns `None` if the GID
+/// was not made by [`unique_local`].
 pub(crate) fn address_in_gid(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     let octets = gid.octets();
     if !is_unique_local(&octets) || octets[8..12] != [0; 4] {
@@ -131,16 +132,17 @@ pub(crate) fn address_in_gid(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
 }
 
-/// Returns whether a GID was made by [`unique_local`], so that its packets are tunnelled. `octets`
-/// are the first bytes of the GID, in network order; six are sufficient.
+/// Returns whether a GID was made by [`unique_local`]; packets between such GIDs are tunnelled.
+/// `octets` are the first bytes of the GID, in network order; six bytes are sufficient.
 pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL_PREFIX)
 }
 
-/// Returns the IPv4 multicast group to which datagrams for a multicast GID are sent, or `None` if
-/// the GID is not a multicast GID. If the GID represents an IPv4 group, returns that group.
+/// Returns the IPv4 multicast group to which datagrams for the multicast GID `gid` are sent, or
+/// `None` if `gid` is not a multicast GID. If the GID represents an IPv4 group, returns that group.
 /// Otherwise computes an organization-local group (RFC 2365) from the GID. Several GIDs may have
-/// the same computed group, so packets to it are tunnelled with the GID in the inner header.
+/// the same computed group, so packets to such a group are tunnelled with the GID in the inner
+/// header.
 pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     if let Some(ipv4) = mapped_group(gid) {
         return Some(ipv4);

@@ -42,7 +42,7 @@ struct Writer {
 
 impl Capture {
     /// Opens or creates the capture file at `path`. Packets are appended to an existing capture, so
-    /// that several processes can record both sides of their connection in one file. Fails if an
+    /// several processes can record both sides of their connection in one file. Fails if an
     /// existing file is not a capture of this format.
     pub(crate) fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
@@ -73,7 +73,7 @@ impl Capture {
 
     /// Appends a packet to the capture file. `packet` lists the parts of the packet, beginning with
     /// the IP header, and `time` is the packet's timestamp. Returns the error of the first failed
-    /// write; later calls do nothing.
+    /// write. After a failed write, later calls do nothing.
     pub(crate) fn record(&self, time: SystemTime, packet: &[&[u8]]) -> io::Result<()> {
         let mut writer = self.writer.lock();
         let Some(open) = &mut *writer else {

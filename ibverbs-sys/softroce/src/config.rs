@@ -56,10 +56,10 @@ pub enum Scheduled {
     },
 }
 
-/// Choice of the peers to which the device sends bursts: several packets with one system call,
-/// which the kernel splits into datagrams. The kernel numbers the datagrams, and the checksum of a
-/// packet (ICRC) over IPv4 covers the number. If the device guesses the number wrong, a peer that
-/// requires a correct checksum drops the packet.
+/// Choice of the peers to which the device sends bursts. A burst is several packets that the device
+/// passes to the kernel in one system call, and that the kernel splits into datagrams. The kernel
+/// numbers the datagrams, and the checksum of a packet (ICRC) over IPv4 covers the number. If the
+/// device guesses the number wrong, a peer that requires a correct checksum drops the packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
     /// The device passes each packet to the kernel by itself.
@@ -152,7 +152,7 @@ impl Config {
     }
 
     /// Reads the configuration from environment variables. `variable` returns the value of the
-    /// variable with a given name, if it is set.
+    /// variable with a given name, or `None` if the variable is not set.
     pub fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidVariable> {
         let default = Self::default();
         let environment = Environment(variable);

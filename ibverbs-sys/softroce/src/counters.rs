@@ -54,14 +54,14 @@ pub fn counters() -> &'static Counters {
 
 static COUNTERS: PerProcess<Arc<Counters>> = PerProcess::new(Arc::default);
 
-/// In a child of `fork`, replaces the counters by new counters with the value zero. The parent's
+/// Replaces the counters in a child of `fork` by new counters with the value zero. The parent's
 /// counters do not change.
 pub(crate) fn reset_in_child() {
     COUNTERS.reset_in_child();
 }
 
-/// Counters of a device. Each only grows, and wraps to zero at 2^64. [`counters()`] returns the
-/// counters of this process's device.
+/// Counters of a device. Each counter only grows, and wraps to zero at 2^64. [`counters()`] returns
+/// the counters of this process's device.
 #[derive(Debug)]
 pub struct Counters {
     values: Values,
@@ -87,9 +87,9 @@ impl Default for Counters {
     }
 }
 
-/// Counters with a single owner, such as a queue pair. The owner adds to them without an atomic
-/// read-modify-write instruction, and [`Counters::value`] includes them in the totals of the
-/// device.
+/// Counters with a single owner, such as a queue pair. The owner adds to the counters without an
+/// atomic read-modify-write instruction. [`Counters::value`] includes these counters in the totals
+/// of the device.
 #[derive(Debug)]
 pub struct Tally {
     counters: Arc<Counters>,
@@ -114,8 +114,9 @@ pub(crate) enum Flow {
 }
 
 impl Flow {
-    /// Returns the counters of the messages, the bytes and the copy operations for this path and
-    /// direction. The third is `None` if every message on the path needs the same number of copies.
+    /// Returns the three counters for this path and direction: of messages, of bytes and of copy
+    /// operations. The third counter is `None` if every message on the path needs the same number
+    /// of copies.
     #[inline]
     const fn counters(self) -> (Counter, Counter, Option<Counter>) {
         use Counter as C;
@@ -153,8 +154,8 @@ impl Counters {
     }
 
     /// Creates counters for one owner that counts often, such as a queue pair. Only the owner adds
-    /// to them, so it needs no atomic read-modify-write instruction. The totals of the device
-    /// include these counters.
+    /// to these counters, so the owner needs no atomic read-modify-write instruction. The totals of
+    /// the device include the counters.
     pub(crate) fn tally(self: &Arc<Self>) -> Tally {
         let values = Arc::new(zeros());
         let tally = Tally {
@@ -166,7 +167,7 @@ impl Counters {
     }
 
     /// Returns the total of the counter `counter`: the sum of the device's own value and the values
-    /// in all tallies, in which queue pairs and other objects count separately.
+    /// in all tallies (separate counters of queue pairs and other objects).
     pub fn value(&self, counter: Counter) -> u64 {
         let tallies = self.tallies.lock();
         (tallies.values().map(|values| &**values))
@@ -206,8 +207,8 @@ impl Tally {
         value.store(after, Ordering::Relaxed);
     }
 
-    /// Adds `volume` (numbers of messages, bytes and copy operations) to the counters of the path
-    /// and direction `flow`.
+    /// Adds `volume` (numbers of messages, bytes and copy operations) to the counters of `flow`, a
+    /// path and direction of messages.
     #[inline]
     pub(crate) fn add(&mut self, flow: Flow, volume: &Volume) {
         let (messages, bytes, copies) = flow.counters();
@@ -224,8 +225,8 @@ impl Tally {
 }
 
 impl Drop for Tally {
-    /// Adds the values of these counters to the values of the whole device, so that the device's
-    /// totals stay the same when the queue pair or other owner of these counters is destroyed.
+    /// Adds the values of these counters to the values of the whole device. So the device's totals
+    /// stay the same when the owner of these counters, for example a queue pair, is destroyed.
     fn drop(&mut self) {
         let mut tallies = self.counters.tallies.lock();
         tallies.remove(&self.key());
@@ -235,7 +236,7 @@ impl Drop for Tally {
     }
 }
 
-/// Name of each counter. If another device has the same counter, both have the same name. The names
+/// Names of all counters. A counter that other devices also have has the same name there. The names
 /// come from the standard port counters and from the drivers mlx5 and rxe; the last counters exist
 /// only in softroce.
 const NAMES: [(Counter, &str); Counter::COUNT] = [

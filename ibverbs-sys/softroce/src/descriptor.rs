@@ -47,8 +47,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
 
-/// A file descriptor that the device has opened, for example for a socket. Dropping it closes the
-/// file.
+/// A file descriptor that the device has opened, for example for a socket. Dropping this value
+/// closes the file.
 #[derive(Debug)]
 pub struct Descriptor {
     file: ManuallyDrop<OwnedFd>,
@@ -61,15 +61,15 @@ pub struct Descriptor {
 /// holder must not allocate, and must not drop a [`Descriptor`].
 pub(crate) struct Opening(PhantomData<*const ()>);
 
-/// Descriptor numbers below this limit are recorded in [`OWN_NUMBERS`], so that a child of `fork`
-/// can close them. The limit is the kernel's default limit for the numbers of a process
+/// Limit of the descriptor numbers that are recorded in [`OWN_NUMBERS`], so that a child of `fork`
+/// can close the descriptors. The limit is the kernel's default limit for the numbers of a process
 /// (`fs.nr_open`).
 const MAX_NUMBER: usize = 1 << 20;
 
-/// Lowest number for descriptors that only the device uses. Lower numbers are left to the program,
-/// which may expect certain numbers for its own files. If the limit of the process is too low,
-/// three quarters of the limit are used instead. The number is not higher because the kernel's
-/// table of descriptors grows with the highest number, and each `fork` copies the table.
+/// Lowest number of a descriptor that only the device uses. Lower numbers are left to the program,
+/// which may expect certain numbers for its own files. If the process's limit is too low for this
+/// number, three quarters of the limit are used instead. The number is not higher because the
+/// kernel's table of descriptors grows with the highest number, and each `fork` copies the table.
 const MIN_NUMBER: u64 = 3072;
 
 /// Signal number that marks a file as a file of the device, so that it can be distinguished from a
@@ -92,21 +92,21 @@ type Numbers = [AtomicU64; MAX_NUMBER / 64];
 static OWN_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
 /// Bit set of the descriptor numbers that the device has given to the program, such as those of
-/// completion channels. The device itself uses other descriptors for the same files, so it does not
-/// matter if the program closes these.
+/// completion channels. The program may close these descriptors: the device itself uses other
+/// descriptors for the same files.
 static PROGRAM_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
-/// Set after the device has detected that the program has closed one of the device's descriptors by
-/// mistake. From then on, a descriptor number may belong to a file of the program, and must be
-/// checked before it is used.
+/// Flag that is set after the device has detected that the program has closed one of the device's
+/// descriptors by mistake. From then on, a descriptor number may belong to a file of the program,
+/// and the device must check the number before each use.
 static HAS_LOST_FILES: AtomicBool = AtomicBool::new(false);
 
 /// Function that makes the device fail with the given reason. Called when the program has closed a
 /// descriptor of the device by mistake.
 static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
 
-/// Set while a thread holds an [`Opening`] (permission to open files), so that other threads can
-/// neither open files nor fork.
+/// Flag that is set while a thread holds an [`Opening`] (permission to open files). During this
+/// time, other threads cannot open files or fork.
 static OPENING: AtomicBool = AtomicBool::new(false);
 
 /// Number of forks that lead from the first process that used the device to this process: 0 in the
@@ -114,8 +114,8 @@ static OPENING: AtomicBool = AtomicBool::new(false);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 impl Opening {
-    /// Waits until no other thread is opening files or forking. No other thread can begin to open
-    /// files or to fork until the returned permission is dropped.
+    /// Waits until no other thread is opening files or forking, and returns the permission to open
+    /// files. Until the permission is dropped, no other thread can open files or fork.
     pub(crate) fn begin() -> Self {
         while OPENING.swap(true, Ordering::Acquire) {
             thread::yield_now();
@@ -123,9 +123,9 @@ impl Opening {
         Self(PhantomData)
     }
 
-    /// Makes a file that was just opened a file of the device. Moves `file` to a high descriptor
-    /// number, which the program's own files do not usually get. Marks the file and records the
-    /// number, so that the device notices if the program closes it.
+    /// Makes `file`, which was just opened, a file of the device. Moves the file to a high
+    /// descriptor number, which the program's own files do not usually get. Marks the file and
+    /// records the number, so that the device notices if the program closes the descriptor.
     pub(crate) fn adopt(&self, file: OwnedFd) -> Descriptor {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let first = (limit / 4).saturating_mul(3).min(MIN_NUMBER) as RawFd;
@@ -135,7 +135,8 @@ impl Opening {
     }
 
     /// Records a file whose descriptor only the program uses, and returns the descriptor. A bit in
-    /// [`PROGRAM_NUMBERS`] shows that the program may close it: the device then does not fail.
+    /// [`PROGRAM_NUMBERS`] shows that the program may close the descriptor: the device then does
+    /// not fail.
     fn record_public(&self, file: OwnedFd) -> Descriptor {
         let descriptor = self.record(file);
         if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {
@@ -172,23 +173,23 @@ impl Descriptor {
         open().map(|file| opening.adopt(file))
     }
 
-    /// Duplicates the descriptor `file`, and returns the duplicate, which is for the program. The
-    /// program may close it without harm, because the device does not use it.
+    /// Duplicates the descriptor `file` for the program, and returns the duplicate. The device does
+    /// not use the duplicate, so the program may close it without harm.
     pub(crate) fn for_program(file: BorrowedFd<'_>) -> io::Result<Self> {
         let opening = Opening::begin();
         Ok(opening.record_public(fcntl_dupfd_cloexec(file, 0)?))
     }
 
     /// Takes ownership of `file`, which the program has given to the device
-    /// (`ibv_import_device(3)`): a duplicate of a descriptor that the device has created [for the
-    /// program](Self::for_program). The device holds it only to close it together with the imported
-    /// context.
+    /// (`ibv_import_device(3)`). The file is a duplicate of a descriptor that the device has
+    /// created [for the program](Self::for_program). The device holds the descriptor only to close
+    /// it together with the imported context.
     pub(crate) fn of_program(file: OwnedFd) -> Self {
         Opening::begin().record_public(file)
     }
 
     /// Returns whether this descriptor still refers to the file that the device has opened. If the
-    /// program has closed it, makes the device fail, and returns `false`.
+    /// program has closed the descriptor, makes the device fail, and returns `false`.
     pub(crate) fn check(&self) -> bool {
         let is_intact = is_intact(self.as_fd());
         if !is_intact {
@@ -214,8 +215,8 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Returns the lowest descriptor number that the process does not use, which the next file of
-    /// the program will get. Returns `None` if the process can open no further file.
+    /// Returns the lowest descriptor number that the process does not use. The next file of the
+    /// program will get this number. Returns `None` if the process can open no further file.
     pub(crate) fn lowest_free_number(&self) -> Option<u32> {
         let _opening = Opening::begin();
         // The kernel gives the duplicate the lowest free number.
@@ -263,8 +264,9 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// Waits until no thread is opening a file of the device, and prevents threads from opening files
-/// until [`after_fork`] or [`after_fork_in_child`] is called. Must be called before a `fork`.
+/// Prepares for a `fork`: waits until no thread is opening a file of the device, and prevents
+/// threads from opening files until [`after_fork`] or [`after_fork_in_child`] is called. Must be
+/// called before each `fork`.
 pub(crate) fn before_fork() {
     mem::forget(Opening::begin());
 }
@@ -316,7 +318,7 @@ fn word_and_bit(noted: &'static Numbers, number: RawFd) -> Option<(&'static Atom
     Some((noted.get(number / 64)?, 1 << (number % 64)))
 }
 
-/// Increments `eventfd`, an eventfd of the device, so that the threads that wait for it wake up.
+/// Increments `eventfd`, an eventfd of the device, which wakes the threads that wait for it.
 pub(crate) fn increment(eventfd: BorrowedFd<'_>) {
     if has_lost() && !is_intact(eventfd) {
         return;
@@ -327,8 +329,8 @@ pub(crate) fn increment(eventfd: BorrowedFd<'_>) {
     }
 }
 
-/// Increments `eventfd`, which a peer process has passed, like [`increment`]. Does nothing if the
-/// counter is full: the write would then block until the peer reads the eventfd.
+/// Increments the eventfd `eventfd`, which a peer process has passed to this process. Does nothing
+/// if the counter is full, because the write would then block until the peer reads the eventfd.
 pub(crate) fn increment_unless_full(eventfd: BorrowedFd<'_>) {
     let mut descriptors = [PollFd::new(&eventfd, PollFlags::OUT)];
     let now = Timespec {

@@ -18,16 +18,16 @@
 
 use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 
-/// Words in memory, called lanes, in which the threads of a process record their accesses to memory
-/// that no lock protects: memory of another process, or a table of the same process. Only these
-/// threads write the words. The owner of the memory reads the words, to wait for the end of
+/// Lanes of a process: words in memory in which its threads record their accesses to memory that no
+/// lock protects. This memory is memory of another process, or a table of the same process. Only
+/// these threads write the lanes. The owner of the memory reads the lanes, to wait for the end of
 /// accesses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
-/// Guard of a memory access in progress. While it exists, a word (lane) shows that an access is in
-/// progress, so that no thread frees or reuses the memory. Dropping the guard records the end of
-/// the access.
+/// Guard of a memory access in progress. While the guard exists, a word (lane) shows that an access
+/// is in progress, so that no thread frees or reuses the memory. Dropping the guard records the end
+/// of the access.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     word: &'a AtomicU64,
@@ -35,10 +35,10 @@ pub(crate) struct Lane<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// Records the beginning of a memory access in a free word, preferably the word with the index
-    /// `preferred`. Returns a guard that records the end when it is dropped. The caller must check
-    /// after this call that the memory is still published, and may then access the memory until the
-    /// guard is dropped.
+    /// Records the beginning of a memory access in a free lane (word), preferably the lane with the
+    /// index `preferred`. Returns a guard that records the end of the access when it is dropped.
+    /// After this call, the caller must check that the memory is still published, and may then
+    /// access the memory until the guard is dropped.
     #[inline]
     pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
         match self.try_enter(self.lane_index(preferred)) {
@@ -70,8 +70,8 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Records that a memory access begins, in the lane with the index `number`. A lane is a word
-    /// that records one access at a time. Returns `None` if another access occupies the lane.
+    /// Records the beginning of a memory access in the lane with the index `number`. A lane is a
+    /// word that records one access at a time. Returns `None` if another access occupies the lane.
     #[inline]
     fn try_enter(self, number: usize) -> Option<Lane<'a>> {
         let word = &self.0[number].0;
@@ -108,8 +108,8 @@ impl Drop for Lane<'_> {
     }
 }
 
-/// Memory accesses that were in progress when [`Lanes::occupied`] was called. Each has the index of
-/// the word in [`Lanes`] that records the access, and the value of the word.
+/// Memory accesses that were in progress when [`Lanes::occupied`] was called. For each access, the
+/// list contains the index of the lane (word) that records the access, and the value of the word.
 #[derive(Debug)]
 pub(crate) struct OccupiedLanes(Vec<(usize, u64)>);
 
@@ -125,8 +125,9 @@ impl OccupiedLanes {
     }
 
     /// Waits until all memory accesses in this list have ended, and returns `true`. `lanes` must be
-    /// the [`Lanes`] that record them. Sometimes calls `is_in_vain`, which returns whether waiting
-    /// is useless, for example because the accessing process has died. If so, returns `false`.
+    /// the [`Lanes`] that record these accesses. Sometimes calls `is_in_vain`, which returns
+    /// whether waiting is useless, for example because the accessing process has died. In this
+    /// case, returns `false`.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.have_ended(lanes) {
@@ -260,8 +261,8 @@ mod models {
     }
 
     /// Accesses the memory in `world` like a peer that copies bytes. First records the access in a
-    /// word of `world`, if possible in the word with the index `preferred`. Then accesses the
-    /// memory only if the owner has not withdrawn it. The loom model fails if the owner uses the
+    /// word (lane) of `world`, if possible in the word with the index `preferred`. Then accesses
+    /// the memory if the owner has not withdrawn it. The loom model fails if the owner uses the
     /// memory during the access.
     fn copy(world: &World, preferred: usize) {
         let _lane = Lanes(&world.lines).enter(preferred);
@@ -294,8 +295,8 @@ mod models {
     }
 
     /// Checks that the owner of memory sees the effects of an access by another thread after
-    /// waiting for the end of the access. This must also be true if a second access is recorded in
-    /// the same word (lane) before the owner reads the word.
+    /// waiting for the end of the access. The check includes the case that a second access is
+    /// recorded in the same word (lane) before the owner reads the word.
     #[test]
     fn a_reused_lane_does_not_hide_an_earlier_copy() {
         let mut model = loom::model::Builder::new();

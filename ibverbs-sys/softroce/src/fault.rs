@@ -24,7 +24,8 @@ pub use network::NetworkFaults;
 pub(crate) use network::PacketFaults;
 pub use verb::{Errno, Verb};
 
-/// A call of a verb that is to fail, as set by [`Faults::fail`].
+/// A failure of a verb that [`Faults::fail`] sets: the verb, the call that must fail, and the
+/// error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The verb whose call fails.
@@ -43,9 +44,8 @@ pub(crate) trait Listener: Send + Sync {
     fn raise(&self, kind: ibv_event_type);
 }
 
-/// The faults that are injected into a device: calls of verbs that fail, lost or damaged packets,
-/// and a link that is down. [`faults()`](crate::faults) returns the faults of this process's
-/// device.
+/// Faults that are injected into a device: verb calls that fail, lost or damaged packets, and a
+/// link that is down. [`faults()`](crate::faults) returns the faults of this process's device.
 pub struct Faults {
     /// Set while failures of verbs are pending, or after the device has failed. While it is not
     /// set, the call of a verb makes no further check.
@@ -77,23 +77,23 @@ impl Faults {
     }
 
     /// Makes a later call of a verb fail, as `failure` describes. Several failures may be set. Each
-    /// stays pending until the call that it selects is made.
+    /// failure stays pending until the call that it selects is made.
     pub fn fail(&self, failure: Failure) {
         let mut failures = self.failures.lock();
         failures.push(failure);
         self.failing.store(true, Ordering::Relaxed);
     }
 
-    /// Cancels all failures that were set by [`fail`](Self::fail) or by the configuration and have
-    /// not occurred yet.
+    /// Cancels all verb failures that have not occurred yet. The failures were set by
+    /// [`fail`](Self::fail) or by the configuration.
     pub fn forget_failures(&self) {
         let mut failures = self.failures.lock();
         failures.clear();
         self.set_failing(&failures);
     }
 
-    /// Counts a call of the verb `verb`. Returns an error if this call must fail: because a failure
-    /// was set ([`Faults::fail`] or the configuration), or because the device has failed.
+    /// Counts a call of the verb `verb`. Returns an error if this call must fail, because a failure
+    /// was set ([`Faults::fail`] or the configuration) or because the device has failed.
     #[inline]
     pub(crate) fn check(&self, verb: Verb) -> Result<(), Errno> {
         if self.failing.load(Ordering::Relaxed) {
@@ -146,8 +146,8 @@ impl Faults {
         self.device_failed.load(Ordering::SeqCst)
     }
 
-    /// Sets the faults of packets that are sent from now on, and restarts the random numbers from
-    /// the seed, so that a test can repeat a sequence of faults.
+    /// Sets the faults of packets that are sent from now on. Restarts the random numbers from the
+    /// seed, so that a test can repeat a sequence of faults.
     pub fn set_network(&self, faults: NetworkFaults) {
         let mut accidents = self.accidents.lock();
         *accidents = FaultGenerator::new(faults);
@@ -169,8 +169,8 @@ impl Faults {
     }
 
     /// Decides at random which of `count` consecutive packets (at most 64) are dropped. Returns one
-    /// bit per packet, the lowest bit for the first one; a set bit means dropped. Each packet has
-    /// `len` bytes from BTH to ICRC.
+    /// bit per packet, the lowest bit for the first packet. A set bit means that the packet is
+    /// dropped. Each packet has `len` bytes from BTH to ICRC.
     ///
     /// Returns `None`, and draws no random numbers, if the link is down, or if packets are to be
     /// duplicated, reordered or corrupted as well. The packets must then be sent one by one.
@@ -193,8 +193,8 @@ impl Faults {
         Some(lost)
     }
 
-    /// Returns the configured latency: the time for which packets are held back before they are
-    /// sent.
+    /// Returns the configured latency: the time for which the device holds back each packet before
+    /// it sends the packet.
     pub(crate) fn latency(&self) -> Duration {
         if !self.careless.load(Ordering::Relaxed) {
             return Duration::ZERO;
@@ -203,15 +203,14 @@ impl Faults {
     }
 
     /// Returns whether messages may be transferred without packets, for example through shared
-    /// memory. This is the case while the device's link is up and no packet faults are configured,
-    /// so that all packets would arrive as they were sent.
+    /// memory. This is the case while the device's link is up and no packet faults are configured.
     pub(crate) fn allows_other_paths(&self) -> bool {
         !self.careless.load(Ordering::Relaxed) && self.link_is_up()
     }
 
-    /// Takes the link up if `up` is set, and otherwise down. While the link is down, nothing is
-    /// sent or received. A change raises `IBV_EVENT_PORT_ERR` or `IBV_EVENT_PORT_ACTIVE`. The link
-    /// of a failed device stays down.
+    /// Takes the link up if `up` is set, or down if `up` is not set. While the link is down, no
+    /// packets are sent or received. A change raises `IBV_EVENT_PORT_ERR` or
+    /// `IBV_EVENT_PORT_ACTIVE`. The link of a failed device stays down.
     pub fn set_link(&self, up: bool) {
         let before = self.link_up.swap(up, Ordering::SeqCst);
         if self.device_has_failed() {
@@ -231,7 +230,8 @@ impl Faults {
         self.link_up.load(Ordering::Relaxed)
     }
 
-    /// Raises the asynchronous event `kind` of the device or the port in every open context.
+    /// Raises the asynchronous event `kind` in every open context. The event concerns the device or
+    /// its port.
     pub fn raise(&self, kind: ibv_event_type) {
         // The list is copied, because a listener may be added or removed during the calls.
         let listeners = self.listeners.lock().clone();

@@ -2,9 +2,9 @@
 //! which all checks use.
 #![forbid(unsafe_code)]
 
-/// Maximum number of queue pairs of the device (`max_qp` of `ibv_query_device(3)`). Tables of the
-/// device that have an entry for each queue pair have this length. There are twice as many queue
-/// pair numbers as queue pairs, so that the number of a destroyed queue pair is not reused soon.
+/// Maximum number of queue pairs of the device (`max_qp` of `ibv_query_device(3)`). Tables with an
+/// entry for each queue pair have this length. The number of queue pair numbers is twice this
+/// number, so that the number of a destroyed queue pair is not reused soon.
 pub const MAX_QP: usize = 1 << 15;
 /// Maximum number of outstanding work requests of a send queue or a receive queue (`max_qp_wr` of
 /// `ibv_query_device(3)`).
@@ -12,7 +12,7 @@ pub const MAX_QP_WR: u32 = 1 << 14;
 /// Maximum number of scatter/gather elements of a request (`max_sge` of `ibv_query_device(3)`).
 pub const MAX_SGE: u32 = 32;
 /// Maximum number of scatter/gather elements of an RDMA read request (`max_sge_rd` of
-/// `ibv_query_device(3)`): the same as for other requests.
+/// `ibv_query_device(3)`). The limit equals that of other requests.
 pub const MAX_SGE_RD: u32 = 32;
 /// Maximum number of bytes that a send request can contain as inline data. `ibv_create_qp(3)`
 /// rejects a higher `max_inline_data`.
@@ -46,9 +46,9 @@ pub const MAX_MR: usize = 1 << 20;
 pub const MAX_MR_SIZE: u64 = u64::MAX;
 /// Maximum number of memory windows of the device (`max_mw` of `ibv_query_device(3)`).
 pub const MAX_MW: usize = 1 << 20;
-/// Total size in bytes of the device memory that a process can allocate by `ibv_alloc_dm(3)`
-/// (`max_dm_size` of `ibv_query_device_ex(3)`). Such memory belongs to the device, not to the
-/// program.
+/// Maximum total size in bytes of the device memory that a process can allocate by
+/// `ibv_alloc_dm(3)` (`max_dm_size` of `ibv_query_device_ex(3)`). Such memory belongs to the
+/// device, not to the program.
 pub const MAX_DM_SIZE: u64 = 16 << 20;
 /// Maximum number of protection domains of the device (`max_pd` of `ibv_query_device(3)`).
 pub const MAX_PD: usize = 1 << 16;
@@ -77,14 +77,15 @@ pub const MAX_TOTAL_MCAST_QP_ATTACH: usize = MAX_MCAST_GRP * MAX_MCAST_QP_ATTACH
 pub const MAX_PKEYS: u16 = 1;
 /// Bit mask of the supported page sizes in bytes: all powers of two from 4 KiB on.
 pub const PAGE_SIZE_CAP: u64 = !0xfff;
-/// Maximum time until this device acknowledges a packet, as the exponent `n` of 4.096 us * 2^n: 134
-/// ms. A program adds this time to the round trip when it chooses a timeout for acknowledgements.
+/// Maximum time until this device acknowledges a packet, as the exponent `n` of 4.096 us * 2^n. The
+/// value 15 is 134 ms. A program adds this time to the round trip time when it chooses a timeout
+/// for acknowledgements.
 pub const LOCAL_CA_ACK_DELAY: u8 = 15;
 /// Frequency in kHz of the clock of completion timestamps (`hca_core_clock` of
 /// `ibv_query_device_ex(3)`). The clock ticks once per nanosecond, which is 1,000,000 kHz.
 pub const HCA_CORE_CLOCK: u64 = 1_000_000;
-/// Mask of the valid bits of a completion timestamp (`completion_timestamp_mask` of
-/// `ibv_query_device_ex(3)`): all 64.
+/// Bit mask of the valid bits of a completion timestamp (`completion_timestamp_mask` of
+/// `ibv_query_device_ex(3)`). All 64 bits are valid.
 pub const TIMESTAMP_MASK: u64 = u64::MAX;
 /// Number of physical ports of the device. The only port has the number 1.
 pub const PORTS: u8 = 1;

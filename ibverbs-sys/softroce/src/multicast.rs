@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 use crate::context::{HasUsage, InUse, Refusal};
 use crate::limits::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
 
-/// The multicast groups of a NIC, by their GIDs, with the queue pairs that are attached to them.
+/// The multicast groups of a NIC, found by their GIDs, with the queue pairs that are attached to
+/// each group.
 ///
 /// An attached queue pair counts as in use, and so cannot be destroyed (`ibv_destroy_qp(3)`).
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub struct Groups<T: HasUsage> {
     groups: RwLock<HashMap<Ipv6Addr, Vec<InUse<T>>>>,
 }
 
-/// Reason why a queue pair could not be attached to a multicast group.
+/// Reason for which a queue pair could not be attached to a multicast group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
@@ -34,8 +35,8 @@ pub enum AttachError {
 }
 
 impl AttachError {
-    /// Returns the error number that `ibv_attach_mcast` returns for this error: the number of the
-    /// operating system's error, if that is the cause.
+    /// Returns the error number (`errno`) that `ibv_attach_mcast` returns for this error. If an
+    /// error of the operating system is the cause, returns the number of that error.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Refused(refusal) => refusal.errno(),
@@ -54,7 +55,7 @@ impl<T: HasUsage> Groups<T> {
 
     /// Attaches the queue pair `member` to the multicast group with the GID `gid`. If the group had
     /// no queue pair before, calls `join`, by which the NIC joins the group. Does nothing if the
-    /// queue pair is already attached, since it receives each datagram only once
+    /// queue pair is already attached: an attached queue pair receives each datagram only once
     /// (`ibv_attach_mcast(3)`).
     pub fn attach(
         &self,
@@ -144,8 +145,8 @@ impl<T: HasUsage> Default for Groups<T> {
 /// Returns the canonical GID of a multicast group, by which the group is stored. `gid` is any GID
 /// of the group. Returns `None` if `gid` is not a multicast GID.
 ///
-/// An IPv4 group has several GIDs: the IPv4-mapped form, and multicast forms with any scope, of
-/// which the kernel uses the global one. Packets to all of them are the same on the wire.
+/// An IPv4 group has several GIDs: the IPv4-mapped form, and multicast forms with any scope. (The
+/// kernel uses the form with global scope.) Packets to all of them are the same on the wire.
 pub fn canonical(gid: Ipv6Addr) -> Option<Ipv6Addr> {
     let mapped = if gid.is_multicast() {
         let [_, rest @ ..] = gid.segments();

@@ -90,11 +90,11 @@ pub(crate) struct Nic {
     this: Weak<Self>,
 }
 
-/// The NIC that all verbs of this process use, once it is open. A child of `fork` has a NIC of its
-/// own.
+/// The NIC that all verbs of this process use, or `None` before the NIC is opened. A child of
+/// `fork` has another NIC.
 static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
 
-/// In a child of `fork`, discards the parent's NIC and fault injector without dropping them. The
+/// Discards the parent's NIC and fault injector in a child of `fork`, without dropping them. The
 /// next use of the device in the child creates new ones.
 pub(crate) fn reset_in_child() {
     NIC.reset_in_child();
@@ -102,20 +102,20 @@ pub(crate) fn reset_in_child() {
 }
 
 /// Key of the timer that raises delayed completion events. Completion moderation
-/// (`ibv_modify_cq(3)`) delays them, so that one event reports several completions. The key differs
-/// from those of queue pairs' timers, which are queue pair numbers (below 2^24).
+/// (`ibv_modify_cq(3)`) delays the events, so that one event reports several completions. The key
+/// differs from the keys of queue pairs' timers, which are queue pair numbers (below 2^24).
 const MODERATION_TIMER: u32 = net::DELAY_TIMER + 1;
-/// Number that identifies the timer for the events that the configuration schedules for tests, such
-/// as the port going down. Differs from the numbers of all other timers.
+/// Key of the timer for the events that the configuration schedules for tests, such as the port
+/// going down. The key differs from the keys of all other timers.
 const SCHEDULE: u32 = net::DELAY_TIMER + 2;
 
-/// Maximum number of due timers that run after one receive attempt. The next attempt runs the
-/// others, so that packets do not wait for all timers.
+/// Maximum number of due timers that run after one receive attempt. Further due timers run after
+/// the next attempt, so that packets do not wait for all timers.
 const MAX_TIMERS_PER_RECEIVE: usize = 32;
 
 impl Nic {
-    /// Returns the process's NIC. The first successful call creates it, and it lives as long as the
-    /// process.
+    /// Returns the process's NIC. The first successful call creates the NIC, which then exists
+    /// until the process ends.
     pub(crate) fn open() -> io::Result<Arc<Self>> {
         descriptor::set_loss_handler(Self::fail_opened);
         let mut nic = NIC.get().lock();
@@ -130,8 +130,8 @@ impl Nic {
         Ok(Arc::clone(nic.insert(opened)))
     }
 
-    /// Sends all responses, such as acknowledgements, that were delayed in order to save packets.
-    /// Called when the process is about to end.
+    /// Sends all delayed responses, such as acknowledgements. (Responses are delayed to save
+    /// packets.) Called when the process is about to end.
     pub(crate) fn send_delayed_responses() {
         let nic = NIC.get().try_lock().and_then(|nic| nic.clone());
         if let Some(nic) = nic
@@ -141,9 +141,9 @@ impl Nic {
         }
     }
 
-    /// Makes the process's NIC fail permanently for the reason `reason`, if the NIC is open. Called
-    /// when the program has closed a file of the device. Does nothing while the NIC is being
-    /// opened: the engine (background thread) then detects the failure itself.
+    /// Makes the process's NIC fail permanently for the reason `reason`. Called when the program
+    /// has closed a file of the device. Does nothing if the NIC is not open, or while the NIC is
+    /// being opened; in the second case, the engine (background thread) detects the failure itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
             nic.fail_permanently(reason);
@@ -233,10 +233,10 @@ impl Nic {
         }
     }
 
-    /// Posts requests to `queue_pair` by calling `post` with the locked send queue. Then transfers
-    /// the requests: without packets where possible, otherwise as packets. Returns the result of
-    /// `post`. While many packets are unacknowledged, messages of one packet may wait until the
-    /// next acknowledgement of the peer, to be sent together with later messages.
+    /// Posts requests to `queue_pair` by calling `post` with the locked send queue. Returns the
+    /// result of `post`. Then transfers the requests, without packets where possible, and otherwise
+    /// as packets. While many packets are unacknowledged, messages of one packet may wait until the
+    /// next acknowledgement of the peer, and are then sent together with later messages.
     #[inline]
     pub(crate) fn post<T>(
         &self,
@@ -275,9 +275,9 @@ impl Nic {
         answer
     }
 
-    /// Transfers the queued requests of the queue pair that `sender` has locked. If datagrams to
-    /// another process of the host were sent by a socket, returns the address of that process, so
-    /// that the caller can request shared memory with it. Otherwise returns `None`.
+    /// Transfers the queued requests of the queue pair that `sender` has locked. Returns the
+    /// address of another process of the host if datagrams to that process were sent by a socket.
+    /// The caller can then request shared memory with that process. Otherwise returns `None`.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
         if sender.execute_all_queued() != SendProgress::PacketsOnly || sender.may_wait() {
             return None;
@@ -303,8 +303,9 @@ impl Nic {
         self.transmit_at(queue_pair, self.now());
     }
 
-    /// Sends the last packets of `queue_pair` before it is destroyed. If the ring in shared memory
-    /// from which the peer receives is full, waits for free space for a limited time.
+    /// Sends the last packets of `queue_pair` before the queue pair is destroyed. If the shared
+    /// memory from which the peer receives has no free space, waits for free space for a limited
+    /// time.
     pub(crate) fn transmit_last(&self, queue_pair: &QueuePair) {
         let deadline = self.now() + LAST_TRANSMIT_TIMEOUT;
         loop {
@@ -339,7 +340,8 @@ impl Nic {
         self.network.gids()
     }
 
-    /// Returns the GID with the index `index`, or `None` if the entry is empty or does not exist.
+    /// Returns the GID with the index `index` in the port's GID table, or `None` if the entry is
+    /// empty or does not exist.
     pub(crate) fn gid(&self, index: usize) -> Option<Ipv6Addr> {
         self.network.gid(index)
     }
@@ -435,7 +437,7 @@ impl Nic {
 const LAST_TRANSMIT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Prepares this process to share memory with other processes of the host: opens a socket at which
-/// they can request it. Returns `None` if the kernel does not allow this.
+/// other processes can request shared memory. Returns `None` if the kernel does not allow this.
 fn host_peers(
     config: &Config,
     network: &Network,
@@ -463,8 +465,8 @@ fn host_peers(
     Some(Arc::new(HostPeers::open(resources).ok()?))
 }
 
-/// Returns the device's GUID, derived from the host, its last boot, and the process, so that the
-/// devices of different processes differ.
+/// Returns the device's GUID. The GUID is derived from the host, its last boot, and the process, so
+/// that the devices of different processes differ.
 pub(crate) fn guid() -> u64 {
     static HOST: PerProcess<u32> = PerProcess::new(|| {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();

@@ -8,8 +8,8 @@ use crate::limits::MAX_QP;
 /// higher bits identify the UDP port of the NIC.
 pub(crate) const BITS: u32 = 16;
 
-/// Number of queue pair numbers that a NIC can assign. The NIC assigns them in turn, so that the
-/// number of a destroyed queue pair is not reused soon.
+/// Number of queue pair numbers that a NIC can assign. The NIC assigns the numbers in turn, so that
+/// the number of a destroyed queue pair is not reused soon.
 pub(crate) const COUNT: u32 = 1 << BITS;
 
 /// Number of entries in a table that has an entry for each queue pair, indexed by [`record`]. Two

@@ -26,7 +26,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds of objects, in the order of the enum's variants.
+    /// All kinds of verbs objects, in the order of the enum's variants.
     pub const ALL: [Self; 12] = [
         Self::Context,
         Self::ProtectionDomain,
@@ -45,8 +45,8 @@ impl Kind {
 
 static COUNTS: [AtomicU64; Kind::ALL.len()] = [const { AtomicU64::new(0) }; Kind::ALL.len()];
 
-/// Returns the number of objects of a kind that exist: this process has created them on the
-/// softroce device and not destroyed them.
+/// Returns the number of existing verbs objects of a kind: objects that this process has created on
+/// the softroce device and has not destroyed.
 ///
 /// ```
 /// assert_eq!(softroce::objects(softroce::Kind::QueuePair), 0);
@@ -55,16 +55,17 @@ pub fn objects(kind: Kind) -> u64 {
     COUNTS[kind as usize].load(Ordering::Relaxed)
 }
 
-/// In a child of `fork`, sets the counts of existing verbs objects (queue pairs, memory regions and
-/// so on) to zero, because the child does not have its parent's objects.
+/// Sets the counts of existing verbs objects (queue pairs, memory regions and so on) to zero in a
+/// child of `fork`, because the child does not have its parent's objects.
 pub(crate) fn reset_in_child() {
     for count in &COUNTS {
         count.store(0, Ordering::Relaxed);
     }
 }
 
-/// Field of a verbs object by which [`objects`] counts the object. Creating this value increases
-/// the number of existing objects of the [`Kind`]; dropping the value decreases the number.
+/// Counter field of a verbs object, by which [`objects`] counts the object. Creating this value
+/// increases the number of existing objects of the [`Kind`]; dropping the value decreases the
+/// number.
 pub(crate) struct Counted(Kind);
 
 impl Counted {

@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A value that each process has for itself, created at the first use in the process.
+/// A value of which each process has its own instance, created at the first use in the process.
 ///
 /// A child of `fork` does not use its parent's value. Threads that the child does not have may hold
 /// locks of that value forever, and the child closes the parent's sockets and other descriptors.

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// A secret permutation of the numbers below a power of two: a Feistel network with random keys. A
-/// program that knows some results cannot predict others.
+/// program that knows some results cannot predict other results.
 ///
 /// The keys are drawn once, so the computation of a result needs no system call.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ impl Permutation {
     }
 
     /// Returns the number to which the permutation `family` maps `number`. The results of one
-    /// permutation reveal nothing about those of another.
+    /// permutation reveal nothing about the results of another permutation.
     pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
         let mut place = self.step(family, number);
         // For an odd number of bits, the network permutes twice as many numbers; results above the
@@ -89,7 +89,7 @@ fn draw() -> u64 {
     }
 }
 
-/// Mixes the bits of `word` so that each bit influences all bits of the result, by the output
+/// Mixes the bits of `word` so that each bit influences all bits of the result. Uses the output
 /// function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
 /// 2014).
 fn mix(word: u64) -> u64 {

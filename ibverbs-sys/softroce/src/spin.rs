@@ -20,7 +20,8 @@ pub(crate) type Mutex<T> = lock_api::Mutex<Spin, T>;
 /// The guard of a locked [`Mutex`].
 pub(crate) type MutexGuard<'a, T> = lock_api::MutexGuard<'a, Spin, T>;
 
-/// The raw lock of a [`Mutex`]: a flag, and the number of waiting threads.
+/// The raw lock of a [`Mutex`]: a flag that shows whether the lock is taken, and the number of
+/// waiting threads.
 #[derive(Debug)]
 pub(crate) struct Spin {
     is_locked: AtomicBool,
@@ -33,12 +34,12 @@ pub(crate) struct Spin {
 /// these attempts.
 const SPIN_ATTEMPTS: u32 = 100;
 
-/// Number of attempts to take the lock after which a waiting thread sleeps between attempts.
-/// Before, the thread spins or yields the processor.
+/// Number of attempts to take the lock after which a waiting thread sleeps between attempts. During
+/// these attempts, the thread spins or yields the processor.
 const ATTEMPTS_BEFORE_SLEEP: u32 = 1000;
 
-/// Duration of a sleep between attempts to take the lock, in which the kernel can run the thread
-/// that holds the lock.
+/// Duration of each sleep between attempts to take the lock. During a sleep, the kernel can run the
+/// thread that holds the lock.
 const SLEEP_DURATION: Duration = Duration::from_micros(50);
 
 /// Maximum number of times that a thread yields the processor after a fair unlock. A fair unlock
@@ -67,9 +68,9 @@ impl Spin {
     }
 }
 
-/// Gives waiting threads time to take the lock: yields the processor, or sleeps in the last
-/// [`FAIR_UNLOCK_SLEEPS`] of a series of calls. `left` is the number of calls that remain. A
-/// separate function keeps this code out of the fast path.
+/// Gives waiting threads time to take the lock. Yields the processor, or sleeps in the last
+/// [`FAIR_UNLOCK_SLEEPS`] calls of a series. `left` is the number of calls that remain. A separate
+/// function keeps this code out of the fast path.
 #[cold]
 #[inline(never)]
 fn yield_to_waiters(left: u32) {

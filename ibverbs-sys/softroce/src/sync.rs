@@ -32,7 +32,8 @@ impl Line {
     }
 }
 
-/// Locks `mutex`, which comes from `parking_lot`, or from `loom` in tests of thread interleavings.
+/// Locks `mutex` and returns its guard. The mutex comes from `parking_lot`, or from `loom` in tests
+/// of thread interleavings.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(not(all(test, loom)))]
     return mutex.lock();
@@ -40,10 +41,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     return mutex.lock().expect("nobody panics under it");
 }
 
-/// Has the effect of a sequentially consistent fence. Must be called directly after an atomic
-/// read-modify-write instruction of this thread: on x86-64, that instruction is a fence already, so
-/// this call costs nothing. The instruction and everything before it are ordered before everything
-/// after the call.
+/// Has the effect of a sequentially consistent fence, at no cost on x86-64. Must be called directly
+/// after an atomic read-modify-write instruction of this thread: on x86-64, that instruction is a
+/// fence already. The instruction and everything before it are ordered before everything after the
+/// call.
 #[inline]
 pub(crate) fn fence_after_update() {
     // On x86-64 the read-modify-write is a full fence itself: neither loads nor stores pass an
@@ -56,8 +57,8 @@ pub(crate) fn fence_after_update() {
 }
 
 /// Pauses this thread briefly while it waits for another thread, which may need the same processor.
-/// `attempt` is the number of previous pauses in the same wait: the thread spins at first, yields
-/// the processor later, and finally sleeps.
+/// `attempt` is the number of previous pauses in the same wait. Most pauses are spins. Every 64th
+/// pause yields the processor, or sleeps after a long wait.
 pub(crate) fn relax(attempt: u32) {
     #[cfg(not(all(test, loom)))]
     match attempt {

@@ -23,8 +23,8 @@ use crate::counters::counters;
 use crate::net::GIDS;
 use crate::nic::{self, Nic};
 
-/// Description of a file under `/sys` or `/dev` that shows the softroce device to programs: the
-/// type of the file, and its content.
+/// Description of a file under `/sys` or `/dev` that shows the softroce device to programs. The
+/// description contains the type of the file, and its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum File {
     /// A directory.
@@ -45,21 +45,22 @@ pub const SHARED: [&str; 5] = [
     "/sys/devices/virtual/infiniband_verbs",
 ];
 
-/// Target of the symbolic link in `/dev/infiniband` that replaces the node of the softroce device.
-/// Every user may open this target, and it supports no command of the kernel's verbs.
+/// Target of the symbolic link in `/dev/infiniband` that stands for the device node of the softroce
+/// device. Every user may open this target, and it supports no command of the kernel's verbs.
 pub const NODE: &str = "/dev/null";
 
 /// Device number of [`NODE`], in the format of the sysfs file `dev` (`MAJOR:MINOR`).
 const NODE_NUMBER: &str = "1:3";
 
-/// Content of the file `abi_version`: the version of the interface between a kernel driver and its
-/// library. The device has no driver in the kernel, so no library depends on this number.
+/// Content of the sysfs file `abi_version`: the version of the interface between a kernel driver
+/// and its library. The softroce device has no driver in the kernel, so no library depends on this
+/// number.
 const ABI_VERSION: u32 = 1;
 
-/// Makes the `ibv_device` object of the softroce device contain the paths of its directories under
-/// `/sys/class`. Called by the library that simulates the files of the device (loaded with
-/// `LD_PRELOAD`). Without that library, the files do not exist. Must be called before
-/// `ibv_get_device_list`.
+/// Makes the `ibv_device` object of the softroce device contain the paths of the device's
+/// directories under `/sys/class`. The library that simulates these files (loaded with
+/// `LD_PRELOAD`) calls this function; without that library, the files do not exist. Must be called
+/// before `ibv_get_device_list`.
 pub fn show() {
     show_files();
 }
@@ -71,13 +72,13 @@ pub fn device_name() -> &'static str {
 }
 
 /// Returns whether the calling thread is executing a function of the real libibverbs. The caller
-/// must then hide the files of the softroce device from it.
+/// must then hide the files of the softroce device from this function.
 pub fn is_real_library_running() -> bool {
     InRealLibrary::is()
 }
 
-/// The state of the device that its files under `/sys` show and that changes while the process
-/// runs, such as counters and the GID table.
+/// State of the device that its files under `/sys` show and that changes while the process runs,
+/// such as counters and the GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     guid: u64,
@@ -88,7 +89,7 @@ pub struct State {
     counters: Vec<(&'static str, u64)>,
 }
 
-/// An entry of the GID table, with the values that the files under `/sys` show for it.
+/// An entry of the GID table, with the values that the files under `/sys` show for the entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gid {
     address: Ipv6Addr,
@@ -224,11 +225,11 @@ impl Files {
         self.line(&keys, 0, &format!("{PARTITION_KEY:#06x}"));
     }
 
-    /// Adds the files of the GID table `table` to `directory`: for each index of the table, one
-    /// file for the GID, one for its type and one for its interface. If the table has no entry at
-    /// the index, the file for the GID contains a zero GID, and the two other files are empty. (A
-    /// read of the kernel's files would fail with `EINVAL` instead.) The file for the interface is
-    /// also empty if no interface has the GID's address.
+    /// Adds the files of the GID table `table` to `directory`. Each index of the table has one file
+    /// for the GID, one file for its type and one file for its interface. If the table has no entry
+    /// at the index, the file for the GID contains a zero GID, and the two other files are empty.
+    /// (A read of the kernel's files would fail with `EINVAL` instead.) The file for the interface
+    /// is also empty if no interface has the GID's address.
     fn describe_gids(&mut self, directory: &str, table: &BTreeMap<usize, Gid>) {
         let gids = format!("{directory}/gids");
         let types = format!("{directory}/gid_attrs/types");
@@ -252,8 +253,8 @@ impl Files {
     }
 
     /// Adds a file for each of `counters`, which are names and values of the port's counters. The
-    /// file contains the value, and is in one of two subdirectories of `directory`: for the
-    /// counters of every InfiniBand port (IBTA 16.1.3), or for the others.
+    /// file contains the value. Counters of every InfiniBand port (IBTA 16.1.3) are in one
+    /// subdirectory of `directory`, and the other counters in another subdirectory.
     fn describe_counters(&mut self, directory: &str, counters: &[(&str, u64)]) {
         let standard = format!("{directory}/counters");
         let own = format!("{directory}/hw_counters");

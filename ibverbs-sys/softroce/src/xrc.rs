@@ -22,8 +22,8 @@ pub struct XrcDomain {
 /// Identity of a file: its device and inode numbers.
 pub type File = (u64, u64);
 
-/// The XRC domains (domains for extended reliable connections) of this process that are identified
-/// by files.
+/// Table of the XRC domains (domains for extended reliable connections) of this process that are
+/// identified by files.
 ///
 /// Each process has its own device, so another process that opens the same file gets another
 /// domain.
@@ -54,8 +54,8 @@ impl HasUsage for XrcDomain {
 
 impl XrcDomains {
     /// Opens the XRC domain of the file `file`. Without a file, creates a new domain
-    /// (`ibv_open_xrcd(3)`). `create` permits creating a domain (`O_CREAT`). If `exclusive` is set
-    /// as well, the file must not have a domain yet (`O_EXCL`).
+    /// (`ibv_open_xrcd(3)`). `create` permits creating a domain (`O_CREAT`). If `exclusive` is also
+    /// set, the file must not have a domain yet (`O_EXCL`).
     pub fn open(
         &self,
         file: Option<File>,
@@ -106,7 +106,7 @@ impl XrcDomains {
     }
 }
 
-/// Reason why `ibv_open_xrcd` cannot open an XRC domain.
+/// Reason for which `ibv_open_xrcd` cannot open an XRC domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {

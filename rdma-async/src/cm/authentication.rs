@@ -24,8 +24,8 @@ use crate::handshake::refused;
 use crate::memory::{LocalMrReadAccess, LocalMrWriteAccess};
 use crate::rdma::Rdma;
 
-/// Data that identify one end of a connection and that both ends know. The authentication tokens
-/// are computed from the identities of both ends.
+/// Data that identify one end of a connection and that both ends know. Each end computes its
+/// authentication token (the proof that it may connect) from the identities of both ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Identity {
     pub(super) private: PrivateData,
@@ -65,9 +65,9 @@ pub(super) async fn run(rdma: Rdma, end: End, own: Identity, theirs: Identity) -
     Ok(rdma)
 }
 
-/// Guard that ends a connection if its authentication does not succeed. A connection that is only
-/// dropped lingers until its last messages are acknowledged, so an unauthenticated peer could make
-/// this end keep any number of connections.
+/// Guard that ends a connection when dropped, unless the authentication has succeeded. Without the
+/// guard, a dropped connection would be kept until its last messages are acknowledged. An
+/// unauthenticated peer could thus make this end keep any number of connections.
 struct EndUnlessAuthenticated<'c>(&'c Connection);
 
 impl Drop for EndUnlessAuthenticated<'_> {
@@ -103,8 +103,9 @@ struct TokenExchange<'a> {
 }
 
 impl TokenExchange<'_> {
-    /// Exchanges nonces and tokens with the accepting end. Succeeds if the token of the peer is
-    /// valid.
+    /// Authenticates both ends from the side of the connecting end: exchanges nonces (random bytes)
+    /// and tokens (proofs that an end may connect) with the accepting end. Fails if the token of
+    /// the peer is not valid.
     async fn connect(&self) -> Result<()> {
         let theirs = self.receive(NONCE_LEN).await?;
         let own = nonce()?;
@@ -118,9 +119,9 @@ impl TokenExchange<'_> {
         self.send(&[]).await
     }
 
-    /// Authenticates both ends from the side of the accepting end: exchanges nonces and tokens
-    /// (proofs that an end may connect) with the connecting end. Fails if the token of the peer is
-    /// not valid, or if the peer does not confirm this end's token.
+    /// Authenticates both ends from the side of the accepting end: exchanges nonces (random bytes)
+    /// and tokens (proofs that an end may connect) with the connecting end. Fails if the token of
+    /// the peer is not valid, or if the peer does not confirm this end's token.
     async fn accept(&self) -> Result<()> {
         let own = nonce()?;
         self.send(&own).await?;
@@ -135,9 +136,9 @@ impl TokenExchange<'_> {
         self.receive(0).await.map(drop)
     }
 
-    /// Returns the data from which `prover`, one end of the connection, computes its token: the
-    /// role of that end, and the nonces and identities of both ends. `accepting` and `connecting`
-    /// are the nonces of the two ends.
+    /// Returns the data from which `prover`, one end of the connection, computes its token (the
+    /// proof that it may connect). The data are the role of that end, and the nonces (random bytes)
+    /// and identities of both ends. `accepting` and `connecting` are the nonces of the two ends.
     fn transcript(&self, prover: End, accepting: &[u8], connecting: &[u8]) -> Transcript {
         let parts = [accepting, connecting, self.identities];
         Transcript::new(prover, self.rdma.peer_address(), parts)

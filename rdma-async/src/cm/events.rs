@@ -58,8 +58,9 @@ impl AsyncEventChannel {
     }
 
     /// Waits for the first event that `pick` converts to a value (`Ok`), and returns the value.
-    /// Fails if an event reports that the connection could not be made or has ended. Ignores all
-    /// other events. The error and the log name `peer`.
+    /// `pick` returns every other event as an error. Fails if such an event reports that the
+    /// connection could not be made or has ended, and ignores all other events. The error and the
+    /// log name `peer`.
     pub(super) async fn wait_for<T>(
         &self,
         peer: SocketAddr,

@@ -25,8 +25,9 @@ impl BorrowedLeases {
         ended
     }
 
-    /// Marks a lease that the peer has revoked as ended, by setting the flag that [`Self::add`] has
-    /// returned. Does nothing if this end has already returned or released the lease.
+    /// Marks a lease (memory of the peer that this end may access) as ended, because the peer has
+    /// revoked the lease. Sets the flag that [`Self::add`] has returned. Does nothing if this end
+    /// has already returned or released the lease.
     pub(super) fn mark_ended(&self, lease: u64) {
         if let Some(ended) = self.ends.lock().remove(&lease) {
             ended.store(true, Ordering::Release);

@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 use super::Connection;
 use super::frame::Kind;
 
-/// State of the close notices of both ends: whether this end has sent its notice, and whether the
-/// notice of the peer has arrived.
+/// State of the close notices of both ends: a flag that is set when this end has sent its notice,
+/// and a flag that is set when the notice of the peer has arrived.
 #[derive(Debug, Default)]
 pub(super) struct CloseNotice {
     is_sent: AtomicBool,
@@ -54,10 +54,10 @@ impl Connection {
     }
 
     /// Sends a message without a body, so that the connection ends if the peer does not acknowledge
-    /// it. Sends nothing while a request is in flight, because that request also needs an
-    /// acknowledgement. Also sends nothing while control messages wait to be sent. Bytes of a
-    /// stream that wait for credits are no reason: nothing else would detect that the peer has
-    /// failed.
+    /// the message. Sends nothing while a request is in flight, because the acknowledgement of that
+    /// request serves the same purpose. Also sends nothing while control messages wait to be sent.
+    /// Sends the message even if bytes of a stream wait for credits (permissions to send), because
+    /// no request is then in flight.
     pub(super) fn probe(&self) {
         if self.outbox.is_empty() && self.sender.lock().is_idle() {
             self.send_control(Kind::Credit);

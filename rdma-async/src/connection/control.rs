@@ -21,9 +21,9 @@ use crate::observe::OpenConnection;
 /// has closed the connection.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Interval between two checks for the end of operations in flight. The control task checks while
-/// the connection ends, and while a request binds or invalidates a memory window whose future was
-/// dropped. Short, because the end of the connection waits for the check.
+/// Interval at which the control task checks for the end of operations in flight. The task checks
+/// while the connection ends. The task also checks while a request whose future was dropped binds
+/// or invalidates a memory window. Short, because the end of the connection waits for the check.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// State of the control task of a connection. The task answers requests for memory, ends expired
@@ -83,8 +83,8 @@ struct Lingering {
 
 impl Lingering {
     /// Extends the deadline of a dropped stream if the peer has received bytes since the last call.
-    /// As after the close of a TCP socket, bytes that were written are still delivered, unless the
-    /// peer receives no byte for [`RdmaBuilder::response_timeout`].
+    /// As after the close of a TCP socket, bytes that were written are still delivered. The
+    /// delivery ends if the peer receives no byte for [`RdmaBuilder::response_timeout`].
     ///
     /// [`RdmaBuilder::response_timeout`]: crate::RdmaBuilder::response_timeout
     fn extend_while_read(&mut self) {
@@ -239,13 +239,13 @@ impl ControlTask {
         });
     }
 
-    /// Returns whether a connection that the application has dropped can be freed: because its
-    /// deadline has passed, or because it has failed, for example after the peer has closed its
-    /// end. Once the peer has received all messages, also shuts down this side of the [`Link`] (for
-    /// example the TCP connection).
+    /// Returns whether a connection that the application has dropped can be freed: its deadline has
+    /// passed, or it has failed, for example because the peer has closed its end. When the peer has
+    /// received all messages, also shuts down this side of the [`Link`] (for example the TCP
+    /// connection).
     ///
-    /// The connection is then still kept until the peer closes its end, so that the queue pair
-    /// acknowledges retransmissions of the peer's last messages.
+    /// Until the peer closes its end, the connection is kept, so that the queue pair acknowledges
+    /// retransmissions of the peer's last messages.
     async fn is_linger_over(&mut self) -> bool {
         let Some(lingering) = &mut self.lingering else {
             return false;

@@ -26,8 +26,8 @@ pub(super) struct CreditCounter {
 }
 
 impl CreditCounter {
-    /// Creates a counter with `limit` available credits: the number of messages that the peer
-    /// accepts before it returns credits.
+    /// Creates a counter with `limit` available credits (permissions to send one message each).
+    /// `limit` is the number of messages that the peer accepts before it returns credits.
     pub(super) fn new(limit: u16) -> Self {
         let limit = u32::from(limit);
         Self {
@@ -47,9 +47,9 @@ impl CreditCounter {
             .is_ok()
     }
 
-    /// Adds `count` credits (permissions to send one message each), which the peer has returned or
-    /// which were not used, and wakes the waiting tasks. Returns `false`, and adds nothing, if the
-    /// number of available credits would exceed the limit.
+    /// Adds `count` credits (permissions to send one message each), and wakes the waiting tasks.
+    /// The peer has returned these credits, or this end has not used them. Returns `false`, and
+    /// adds nothing, if the number of available credits would exceed the limit.
     #[must_use = "a peer that returns too many credits violates the protocol"]
     pub(super) fn add(&self, count: u16) -> bool {
         if count == 0 {
@@ -86,9 +86,9 @@ pub(super) struct Credit<'c> {
 }
 
 impl<'c> Credit<'c> {
-    /// Creates a guard for a credit for a data message, which the caller has taken from the
-    /// connection's counter. The guard returns the credit to the counter when it is dropped, unless
-    /// [`Self::spend`] was called.
+    /// Creates a guard for a credit (the permission to send one data message), which the caller has
+    /// taken from the connection's counter. The guard returns the credit to the counter when it is
+    /// dropped, unless [`Self::spend`] was called.
     pub(super) fn data(connection: &'c Connection) -> Self {
         let control = false;
         Self {
@@ -97,9 +97,9 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// Creates a guard for a credit for a control message, which the caller has taken from the
-    /// connection's counter. The guard returns the credit to the counter when it is dropped, unless
-    /// [`Self::spend`] was called.
+    /// Creates a guard for a credit (the permission to send one control message), which the caller
+    /// has taken from the connection's counter. The guard returns the credit to the counter when it
+    /// is dropped, unless [`Self::spend`] was called.
     pub(super) fn control(connection: &'c Connection) -> Self {
         let control = true;
         Self {
@@ -108,8 +108,8 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// Consumes the credit after its message was accepted by the send queue, without returning it
-    /// to the counter.
+    /// Consumes the credit (permission to send one message) without returning it to the counter.
+    /// Called after the send queue has accepted the message.
     pub(super) fn spend(self) {
         std::mem::forget(self);
     }

@@ -25,8 +25,8 @@ pub(crate) struct Frame {
     pub(crate) kind: Kind,
 }
 
-/// Credits that a frame returns: the numbers of additional data messages and control messages that
-/// the sender of the frame accepts.
+/// Credits (permissions to send one message each) that a frame returns: the numbers of further data
+/// messages and control messages that the sender of the frame accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Credits {
     pub(crate) data: u16,
@@ -34,7 +34,8 @@ pub(crate) struct Credits {
 }
 
 /// Kind of a message, with the fields of its body. All kinds except [`Self::Data`],
-/// [`Self::Rendezvous`] and [`Self::Offer`] are control messages, which need control credits.
+/// [`Self::Rendezvous`] and [`Self::Offer`] are control messages. A control message needs a control
+/// credit (permission to send).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Message of the application, whose bytes follow the header.

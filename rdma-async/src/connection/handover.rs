@@ -138,10 +138,10 @@ impl Connection {
         })
     }
 
-    /// Returns a memory window for lending memory to the peer. The window is not bound to memory.
-    /// The second value is the number of times that the window was bound before, because windows
-    /// are replaced after a maximum number of bindings. Returns `None` if the device has no further
-    /// windows.
+    /// Returns a memory window for lending memory to the peer, and the number of times that the
+    /// window was bound before. The window is not bound to memory now. The caller needs the number
+    /// because a window is replaced after a maximum number of bindings. Returns `None` if the
+    /// device has no further windows.
     fn unbound_window(&self) -> Option<(MemoryWindow, u16)> {
         let window = self.windows.unbound_window(self.device.protection_domain());
         window
@@ -296,7 +296,7 @@ impl Connection {
     }
 
     /// Waits for memory that the peer offers, and returns the region. Also records that the peer
-    /// gets back the credit that the offer has used.
+    /// gets back the credit (permission to send a message) that the offer has used.
     pub(crate) async fn receive_offer(&self) -> Result<RemoteMr> {
         let region = self
             .wait(self.offers.waiters(), || self.offers.pop())

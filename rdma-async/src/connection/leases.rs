@@ -44,8 +44,8 @@ struct LeaseTable {
     expiries: VecDeque<(Instant, u64)>,
 }
 
-/// Hash function for the ids of leases. A peer cannot choose ids that collide, because this end
-/// assigns consecutive ids.
+/// Hash function for the ids of leases (memory that is lent to the peer). A peer cannot choose ids
+/// that collide, because this end assigns consecutive ids.
 #[derive(Debug, Default)]
 struct LeaseIdHasher(u64);
 
@@ -68,8 +68,8 @@ impl Hasher for LeaseIdHasher {
 }
 
 impl LeaseTable {
-    /// Returns an id for a new lease (permission of the peer to access lent memory). No current
-    /// lease uses the id, and no ended lease whose end the peer has not yet confirmed.
+    /// Returns an unused id for a new lease (permission of the peer to access lent memory). Skips
+    /// the ids of current leases, and of ended leases whose end the peer has not yet confirmed.
     fn next_id(&mut self) -> u64 {
         loop {
             self.last_id = self.last_id.wrapping_add(1);
@@ -91,8 +91,9 @@ impl LeaseTable {
         Some(lease)
     }
 
-    /// Removes the lease `id` from the list of revoked leases. Returns `false` if the list does not
-    /// contain the lease.
+    /// Removes the lease `id` from the list of revoked leases: lent memory whose lease this end has
+    /// ended, but which the peer has not yet returned. Returns `false` if the list does not contain
+    /// the lease.
     fn forget_revoked(&mut self, id: u64) -> bool {
         let revoked = self.revoked.remove(&id);
         self.revoked_requests -= usize::from(revoked == Some(true));
@@ -101,7 +102,7 @@ impl LeaseTable {
 }
 
 /// Region of memory that is lent to the peer, with two values that are needed when the lease ends:
-/// the charge of the memory to the peer, and the receiver of the memory.
+/// the guard that counts the memory as held by the peer, and the receiver of the memory.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) region: LentRegion,
@@ -151,8 +152,8 @@ impl LentRegion {
     }
 }
 
-/// Outcome when the peer gives lent memory back: the application or a reservation gets the memory,
-/// or this end had ended the lease before.
+/// Outcome when the peer gives lent memory back. Either the application or a reservation gets the
+/// memory, or this end had ended the lease before.
 #[derive(Debug)]
 pub(super) enum EndedLease {
     /// Memory that the application gets back, or the error of the deregistration, and the charge of
@@ -191,9 +192,9 @@ impl Leases {
         self.table.lock().revoked_requests
     }
 
-    /// Returns the id of a lease that has expired at the time `now`, and removes its expiry from
-    /// the list. The lease may have ended before its expiry. Returns `None` if no lease has
-    /// expired.
+    /// Returns the id of a lease (memory that is lent to the peer) that has expired at the time
+    /// `now`, and removes its expiry from the list. The lease may have ended before its expiry.
+    /// Returns `None` if no lease has expired.
     pub(super) fn take_expired(&self, now: Instant) -> Option<u64> {
         let mut table = self.table.lock();
         let &(end, id) = table.expiries.front()?;
@@ -203,7 +204,8 @@ impl Leases {
         })
     }
 
-    /// Returns the time at which the next lease expires, or `None` if no lease expires.
+    /// Returns the time at which the next lease (memory that is lent to the peer) expires, or
+    /// `None` if no lease expires.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.table.lock().expiries.front().map(|&(end, _)| end)
     }
@@ -243,9 +245,9 @@ impl Leases {
         Ok((lease, remote))
     }
 
-    /// Lends a region to the peer like [`Self::lend`], but gives the peer only the access rights
-    /// that are also in `allowed`, and marks the lease as not offered. The peer cannot end the lease
-    /// before [`Self::set_offered`].
+    /// Lends a region to the peer like [`Self::lend`], and marks the lease as not offered. The peer
+    /// gets only the access rights that are also in `allowed`. The peer cannot end the lease before
+    /// [`Self::set_offered`].
     pub(super) fn lend_unoffered(
         &self,
         region: LocalMr,
@@ -285,8 +287,9 @@ impl Leases {
         id
     }
 
-    /// Records that the lease `id` is being offered to the peer, which may then give the memory
-    /// back to the reservation `to`. Fails if the lease has ended or was offered before.
+    /// Records that the lease `id` (memory that is lent to the peer) is being offered to the peer.
+    /// From now on, the peer may give the memory back, to the reservation `to`. Fails if the lease
+    /// has ended or was offered before.
     pub(super) fn set_offered(&self, id: u64, to: &Arc<GrantState>) -> Result<()> {
         let mut table = self.table.lock();
         let lease = table.leases.get_mut(&id).ok_or(Error::LeaseEnded)?;
@@ -301,8 +304,8 @@ impl Leases {
     }
 
     /// Records that the offer of the lease `id` was not sent, so that the lease can be offered
-    /// again. If the lease has ended meanwhile, removes it from the list of revoked leases, because
-    /// the peer cannot return memory that was not offered.
+    /// again. If the lease has ended before this call, removes its id from the list of revoked
+    /// leases, because the peer cannot return memory that was not offered.
     pub(super) fn withdraw_offer(&self, id: u64) {
         let mut table = self.table.lock();
         match table.leases.get_mut(&id) {
@@ -342,8 +345,8 @@ impl Leases {
         })
     }
 
-    /// Returns the number of leases that this end has revoked and the peer has not yet returned or
-    /// released.
+    /// Returns the number of leases (memory that is lent to the peer) that this end has revoked and
+    /// the peer has not yet returned or released.
     #[cfg(test)]
     pub(super) fn revoked(&self) -> usize {
         self.table.lock().revoked.len()

@@ -92,9 +92,9 @@ impl Link {
         !matches!(self, Self::Tcp(_))
     }
 
-    /// Returns whether the link is still open: the peer has not closed the TCP or rdma_cm
-    /// connection, or has sent no close message if there is no such connection. Does not wait, and
-    /// does not need the runtime.
+    /// Returns `true` while the link is open, which means that the peer has not closed the
+    /// connection. Reads the state of the TCP or rdma_cm connection, or the arrival of a close
+    /// message if there is no such connection. Does not wait, and does not need the runtime.
     pub(super) fn is_open(&self) -> bool {
         match self {
             Self::Tcp(stream) => {

@@ -46,9 +46,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Sends a message of the application. Does not wait for the acknowledgement of the peer,
-    /// except if the message is too long for one receive of the peer: then waits until the peer has
-    /// read the message.
+    /// Sends a message of the application without waiting for the acknowledgement of the peer. A
+    /// message that is too long for one receive of the peer is an exception: waits until the peer
+    /// has read the message.
     pub(crate) async fn post_message(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         if message.length() > self.peer_payload {
             return self.send_by_rendezvous(claim_read(message)?, None).await;
@@ -112,7 +112,7 @@ impl Connection {
         Ok(Payload::Claimed(Some(claim_read(message)?)))
     }
 
-    /// Waits for a credit, which the peer gives and which permits one control message. Leaves
+    /// Waits for a credit: the permission of the peer to send one control message. Leaves
     /// [`CREDIT_RESERVE`] credits for messages that return credits to the peer.
     pub(super) async fn control_credit(&self) -> Result<Credit<'_>> {
         let attempt = || {
@@ -123,14 +123,15 @@ impl Connection {
         Ok(Credit::control(self))
     }
 
-    /// Takes a credit, which the peer has given and which permits one data message (a message of
-    /// the application). Returns `None` if no credit is available.
+    /// Takes a credit: the permission of the peer to send one data message (a message of the
+    /// application). Returns `None` if no credit is available.
     pub(super) fn try_data_credit(&self) -> Option<Credit<'_>> {
         let taken = self.data_credits.try_take(0);
         taken.then(|| Credit::data(self))
     }
 
-    /// Waits for a credit, which the peer gives and which permits one data message.
+    /// Waits for a credit: the permission of the peer to send one data message (a message of the
+    /// application).
     pub(super) async fn data_credit(&self) -> Result<Credit<'_>> {
         self.check_open()?;
         if let Some(credit) = self.try_data_credit() {
@@ -146,8 +147,8 @@ impl Connection {
         Ok(Credit::data(self))
     }
 
-    /// Waits for room in the send queue, and then submits a message of the kind `kind`. Returns the
-    /// number of its request. The arguments are those of [`Self::submit_frame`].
+    /// Submits a message of the kind `kind` like [`Self::submit_frame`], after waiting for room in
+    /// the send queue. Returns the number of its request.
     pub(super) async fn submit_frame_when_possible(
         &self,
         kind: Kind,
@@ -205,8 +206,8 @@ impl Connection {
     }
 
     /// Submits a message that is too long for inline data. Copies the header to registered memory.
-    /// Moves the right to the payload's memory from `claim` into the request until the send
-    /// completes. On an error, moves it back to `claim`.
+    /// Moves `claim` (the right to use the payload's memory) into the request until the send
+    /// completes. On an error, moves the right back to `claim`.
     fn submit_claimed(
         &self,
         push: Push,
@@ -229,7 +230,7 @@ impl Connection {
     }
 
     /// Records that the application has taken a data message, so that the peer may send another
-    /// message. A later message returns this credit to the peer.
+    /// message. A later message returns this credit (permission to send) to the peer.
     pub(super) fn owe_data_credit(&self) {
         self.owed_data.fetch_add(1, Ordering::Relaxed);
         self.return_credits();
@@ -253,7 +254,7 @@ impl Connection {
 }
 
 /// Returns the number of credits (permissions to send) that the next message header must give to
-/// the peer, at most `u16::MAX`, and sets `counter`, which contains this number, to 0.
+/// the peer, at most `u16::MAX`. Takes the number from `counter`, which becomes 0.
 fn take_owed(counter: &AtomicU32) -> u16 {
     if counter.load(Ordering::Relaxed) == 0 {
         return 0;

@@ -118,8 +118,8 @@ pub(crate) struct ConnectionParts {
     pub(crate) peer_address: IpAddr,
 }
 
-/// One end of a connection: the state that the handle, the futures of operations and the driver
-/// share.
+/// One end of a connection: the state that the public handle, the futures of operations and the
+/// driver (the task that polls for completions) share.
 #[derive(Debug)]
 pub(crate) struct Connection {
     // Dropped first, because requests may be using memory that other fields own.
@@ -267,8 +267,9 @@ impl Connection {
         self.withholds_memory.store(true, Ordering::Release);
     }
 
-    /// Ends the effect of [`Self::withhold_memory`], because the peer is authenticated: from now
-    /// on, accepts the peer's requests for memory and its long messages, which also need memory.
+    /// Permits the peer to get memory of this end: from now on, accepts the peer's requests for
+    /// memory and its long messages, which also need memory. Called when the peer is authenticated.
+    /// Ends the effect of [`Self::withhold_memory`].
     pub(crate) fn release_memory(&self) {
         self.withholds_memory.store(false, Ordering::Release);
     }
@@ -304,8 +305,8 @@ impl Connection {
         waiters.wait_for(|| self.failure().cloned()).await
     }
 
-    /// Ends the connection with `error`: the device flushes the requests in flight, and all waiting
-    /// tasks are woken. Does nothing if the connection has already ended.
+    /// Ends the connection with `error`. The device then flushes the requests in flight, and all
+    /// waiting tasks are woken. Does nothing if the connection has already ended.
     pub(crate) fn fail(&self, error: Error) {
         if self.failure.set(error).is_ok() {
             self.end_after_failure();
@@ -399,10 +400,9 @@ impl Connection {
             }))
     }
 
-    /// Wakes all futures that wait for completions, because the completions may never arrive: no
-    /// task polls for them, or the queue pair could not be moved to the error state. Called after
-    /// the connection has failed. Requests in flight keep their memory until the queue pair is
-    /// destroyed.
+    /// Wakes all futures that wait for completions. Called after the connection has failed, if the
+    /// completions may never arrive: no task polls for them, or the queue pair could not be moved
+    /// to the error state. Requests in flight keep their memory until the queue pair is destroyed.
     pub(crate) fn end_waits(&self) {
         self.sender.end_waits();
     }
@@ -620,8 +620,8 @@ impl Connection {
 
     /// Posts the requests that wait to be posted together, and polls for a short time until
     /// `attempt` returns a value. Returns `None` if the time is over. Also returns `None`, without
-    /// polling, if [`Shard::may_poll_briefly`] returns `false`. Posts the requests here because the
-    /// driver task, which otherwise posts them, does not run during the poll.
+    /// polling, if [`Shard::may_poll_briefly`] returns `false`. The driver task usually posts these
+    /// requests, but does not run during the poll.
     pub(super) fn post_and_poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if !self.shard.may_poll_briefly() {
             return None;

@@ -23,7 +23,7 @@ use super::sender::Sender;
 use super::waiters::Waiters;
 
 /// Number of requests that the simulated device has not completed. In the loom models, this number
-/// takes the place of a device's send queue. Changed only while the lock of [`Sender`] is held.
+/// replaces a device's send queue. Changed only while the lock of [`Sender`] is held.
 #[derive(Debug, Clone, Default)]
 struct InFlight(std::sync::Arc<AtomicUsize>);
 
@@ -34,7 +34,7 @@ impl Posted for InFlight {
 }
 
 /// Send side of a connection for the loom models, which check all interleavings of threads that
-/// post and complete requests. A counter of requests in flight takes the place of the device.
+/// post and complete requests. A counter of requests in flight replaces the device.
 #[derive(Debug)]
 struct Requests {
     sender: Sender<InFlight>,
@@ -60,7 +60,7 @@ impl Requests {
     }
 
     /// Adds a request, for which a future waits, to the send queue. Counts the request as posted to
-    /// the simulated device immediately. `slot` is the place for the result of an atomic operation.
+    /// the simulated device immediately. `slot` is the slot for the result of an atomic operation.
     /// Returns the number of the request, or `None` if the queue has no room.
     fn begin(&self, slot: Option<ResultSlot>) -> Option<u64> {
         let mut state = self.lock();
@@ -97,8 +97,8 @@ impl Requests {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Does the same as one poll of the future that waits for the request `number`. Returns `true`
-    /// if the request was successful, and `false` if it has failed or no thread polls for its
+    /// Performs one poll, as the future that waits for the request `number` does. Returns `true` if
+    /// the request was successful, and `false` if it has failed or no thread polls for its
     /// completion any more. If the request has not ended, registers `waker`, which is woken at its
     /// end.
     fn poll(&self, number: u64, waker: &Waker) -> Poll<bool> {

@@ -38,9 +38,9 @@ struct Queue {
 
 impl Queue {
     /// Adds a control message of the kind `kind` to the end of the queue. A message that returns
-    /// slots of a ring is merged into a queued message of the same kind, so the queue has at most
-    /// one such message. Otherwise a peer that writes to returned slots before this end has sent
-    /// the message could make the queue grow.
+    /// slots of a ring is merged into a queued message of this kind, so the queue has at most one
+    /// such message. Without merging, a peer could make the queue grow by writing to returned slots
+    /// before this end has sent the message.
     fn push(&mut self, kind: Kind) {
         if let Kind::Returned { slots } = kind {
             let queued = self.messages.iter_mut().find_map(|queued| match queued {
@@ -108,7 +108,7 @@ impl Connection {
     }
 
     /// Queues a message that returns credits (permissions to send) to the peer, if at least half of
-    /// all credits for data messages, or for control messages, must be returned. Fewer credits are
+    /// all credits of a class (data or control messages) must be returned. Fewer credits are
     /// returned with the header of the next message.
     pub(super) fn return_credits(&self) {
         let own = self.settings.depths();
@@ -154,8 +154,9 @@ impl Connection {
         }
     }
 
-    /// Sends queued messages in order, while credits and room in the send queue are available.
-    /// Holds the lock of the outbox, so that two threads do not change the order.
+    /// Sends queued messages in order, while credits (permissions to send) and room in the send
+    /// queue are available. Holds the lock of the outbox, so that two threads do not change the
+    /// order.
     #[cold]
     fn send_queued(&self) -> Result<()> {
         let mut queue = self.outbox.queue.lock();

@@ -34,8 +34,8 @@ pub(crate) const LONG_LEN: usize = 32 << 10;
 /// write. A longer write becomes several pieces, so that no large registered buffer is needed.
 const MAX_PIECE_LEN: usize = 256 << 10;
 
-/// Bytes of a stream that the program has written and that are not yet posted to the device, in
-/// pieces.
+/// Bytes of a stream that the program has written and that are not yet posted to the device. The
+/// bytes are stored in pieces (buffers).
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pieces: Mutex<Pieces>,
@@ -284,8 +284,9 @@ impl Connection {
         }
     }
 
-    /// Posts all bytes of the stream that wait to be sent, while credits and room in the send queue
-    /// are available. Includes the last piece even if the piece is not full.
+    /// Posts all bytes of the stream that wait to be sent, while credits (permissions to send) and
+    /// room in the send queue are available. Includes the last buffer even if the buffer is not
+    /// full.
     #[inline]
     pub(super) fn flush_outgoing_and_open(&self) {
         if let Some(outgoing) = self.outgoing.get() {
@@ -302,9 +303,10 @@ impl Connection {
     }
 
     /// Returns whether the program can write more bytes to the stream: fewer bytes than the buffer
-    /// size are in transit. Bytes are in transit until they are posted, until the peer has read
-    /// them from this end's memory (rendezvous), or while they are in a slot of the peer's ring.
-    /// The ring, if there is one, must also have a free slot.
+    /// size are in transit. Bytes are in transit until they are posted. Bytes that the peer reads
+    /// from this end's memory (rendezvous) are in transit until the peer has read them. A slot of
+    /// the peer's ring is in transit while in use. The ring, if there is one, must also have a free
+    /// slot.
     fn has_outgoing_room(&self) -> bool {
         let in_ring = match self.peer_ring.get() {
             Some(ring) if !ring.has_free() => return false,
@@ -430,9 +432,9 @@ impl Connection {
         self.device.alloc_local_mr_stale(layout)
     }
 
-    /// Posts the queued buffers of the stream while credits and room in the send queue are
-    /// available, and wakes the waiting writers. If `includes_open` is set, also posts the last
-    /// buffer, which is not full and could otherwise take further writes.
+    /// Posts the queued buffers of the stream while credits (permissions to send) and room in the
+    /// send queue are available, and wakes the waiting writers. If `includes_open` is set, also
+    /// posts the last buffer, which is not full and could otherwise take further writes.
     fn flush_pieces(&self, outgoing: &Outgoing, includes_open: bool) {
         // Orders the caller's change before the check of the queue. A thread that adds a piece
         // checks for credits and room afterwards, so at least one of the two threads sees the

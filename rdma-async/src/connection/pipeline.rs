@@ -116,8 +116,8 @@ impl<'c> Pipeline<'c> {
     }
 
     /// Submits an RDMA read from the start of `remote` into all of `local`, without waiting for the
-    /// read to complete. Waits only while as many requests as the depth of the pipeline are in
-    /// flight, or while the send queue is full. `local` contains the bytes once [`Self::finish`]
+    /// read to complete. Waits only while the pipeline's maximum number of requests (its depth) are
+    /// in flight, or while the send queue is full. `local` contains the bytes once [`Self::finish`]
     /// has returned.
     ///
     /// # Errors

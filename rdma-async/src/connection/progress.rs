@@ -118,8 +118,8 @@ impl Connection {
         Some(memory)
     }
 
-    /// Adds a message to the inbox, from which the application receives it. Ends the connection if
-    /// the inbox is full, because the peer then had no credit.
+    /// Adds a message to the inbox, from which the application receives the message. Ends the
+    /// connection if the inbox is full, because the peer then had no credit (permission to send).
     fn deliver(&self, message: IncomingMessage) {
         if !self.messages.push(message) {
             self.fail_for_violation("more messages than it had credits for");
@@ -182,9 +182,9 @@ impl Connection {
         }
     }
 
-    /// Ends the lease `lease` (the peer's right to access memory of this end) after a message by
-    /// which the peer gives the memory back. Returns the outcome, or `None` if no lease with this
-    /// id was offered to the peer, or the peer has already ended it.
+    /// Ends the lease `lease` (the peer's right to access memory of this end), because the peer
+    /// gives the memory back. Returns the outcome. Returns `None` if no lease with this id was
+    /// offered to the peer, or if the peer has already ended the lease.
     fn end_lease_by_peer(&self, lease: u64) -> Option<EndedLease> {
         let begin_end = |region| self.begin_end(region, Arc::clone(&self.windows));
         self.leases.end_by_peer(lease, begin_end)

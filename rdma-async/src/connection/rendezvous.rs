@@ -96,7 +96,7 @@ impl FrontQueue {
     }
 
     /// Locks the queue of messages and calls `change`, for example to add a message. Then updates
-    /// `has_any`, by which readers check without the lock whether there are messages.
+    /// the flag `has_any`, which shows readers without the lock that the queue contains messages.
     fn change(&self, change: impl FnOnce(&mut VecDeque<IncomingMessage>)) {
         let mut queue = self.queue.lock();
         change(&mut queue);

@@ -12,8 +12,9 @@ use super::requests::MAX_WAITING;
 use crate::error::{Error, Result};
 use crate::memory::RemoteMr;
 
-/// Maximum number of replies that the peer has not sent, including those for which no future waits
-/// any more. Equal to the number of requests that a peer queues.
+/// Maximum number of replies for which this end waits: the peer has not yet sent them. Includes
+/// replies for which no future waits any more. Equal to [`MAX_WAITING`], the number of requests
+/// that a peer queues.
 const MAX_UNANSWERED: usize = MAX_WAITING;
 
 /// Reply of the peer to a request of this end for memory, or notification that the peer has read,
@@ -43,7 +44,8 @@ struct Table {
 }
 
 /// A reply that the peer is expected to send. Contains the channel on which the waiting future gets
-/// the reply, and the memory of a long message, which the peer may read until it replies.
+/// the reply. Also contains the memory of a long message, which the peer may read until the peer
+/// sends the reply.
 #[derive(Debug)]
 struct Entry {
     sender: oneshot::Sender<Result<Reply>>,
@@ -53,9 +55,9 @@ struct Entry {
 }
 
 /// A reply of the peer for which a future waits. If this value is dropped after the request was
-/// sent, the reply stays in the list of expected replies ([`PendingReplies`]) until it arrives. The
-/// peer may read a long message of this end until then, and a late grant of memory is not mistaken
-/// for a grant that this end has not requested.
+/// sent, the reply stays in the list of expected replies ([`PendingReplies`]) until it arrives.
+/// Until then, the peer may read a long message of this end. Because the reply stays in the list, a
+/// late grant of memory is not mistaken for a grant that this end has not requested.
 #[derive(Debug)]
 pub(super) struct PendingReply<'a> {
     pub(super) id: u64,
@@ -70,9 +72,9 @@ impl PendingReplies {
         self.register_in(self.table.lock(), lent)
     }
 
-    /// Adds an expected reply to the table like [`Self::register`]. Fails if the peer has not sent
-    /// [`MAX_UNANSWERED`] replies, so that a peer that never replies does not make the table grow.
-    /// `what` is the name of the request in the error.
+    /// Adds an expected reply to the table like [`Self::register`]. Fails if [`MAX_UNANSWERED`]
+    /// replies of the peer are outstanding. A peer that never replies thus does not make the table
+    /// grow. `what` is the name of the request in the error.
     pub(super) fn register_limited(
         &self,
         what: &'static str,
@@ -136,9 +138,9 @@ impl PendingReplies {
         self.lent.load(Ordering::Relaxed)
     }
 
-    /// Ends the peer's access to the memory `lent`, a message that the peer reads by RDMA, by
-    /// dropping the memory. Subtracts its length from the number that [`Self::lent_bytes`] returns.
-    /// Does nothing for `None`.
+    /// Ends the peer's access to the memory `lent` of a long message, by dropping the memory.
+    /// Subtracts its length from the number that [`Self::lent_bytes`] returns. Does nothing for
+    /// `None`.
     fn unlend(&self, lent: Option<LentMemory>) {
         if let Some(lent) = lent {
             self.lent.fetch_sub(lent.len(), Ordering::Relaxed);

@@ -30,8 +30,8 @@ pub(super) struct ResultSlot(u8);
 
 #[cfg(all(test, loom_models))]
 impl ResultSlot {
-    /// Place for the result of an atomic operation that [`Results::reserve`] returns first, if all
-    /// places are free.
+    /// First slot for the result of an atomic operation: the slot that [`Results::reserve`] returns
+    /// if all slots are free.
     pub(super) const FIRST: Self = Self(0);
 }
 
@@ -48,7 +48,8 @@ impl Results {
             .get_or_init(|| Box::new(array::from_fn(|_| AtomicU64::new(0))))
     }
 
-    /// Reserves a free slot. Returns `None` if all slots are in use.
+    /// Reserves a free slot, in which the result of an atomic operation is stored later. Returns
+    /// `None` if all slots are in use.
     pub(super) fn reserve(&self) -> Option<ResultSlot> {
         self.values();
         let mut used = self.used.load(Ordering::Relaxed);

@@ -32,9 +32,9 @@ const SLOTS: usize = 16;
 /// Maximum number of slots of the peer's ring. A [`Kind::Returned`] message has one bit for each
 /// slot, 64 in total.
 const MAX_SLOTS: u64 = 64;
-/// Number of slots that the program has read when this end notifies the peer that they are free.
-/// With a quarter of the ring, few notifications are sent, and the peer still has free slots at
-/// that time. The peer can request an earlier notification.
+/// Number of read slots at which this end notifies the peer that these slots are free. The program
+/// has then read their bytes. With a quarter of the ring, few notifications are sent, and the peer
+/// still has free slots at that time. The peer can request an earlier notification.
 const RETURN_AT: u32 = SLOTS as u32 / 4;
 
 /// Ring that this end has advertised to the peer: memory, divided into slots, into which the peer
@@ -50,7 +50,7 @@ pub(super) struct OwnRing {
 }
 
 /// Slots of this end's ring that the peer must not write to, as bit masks: slots with unread bytes,
-/// and read slots of which this end has not yet notified the peer.
+/// and read slots of which the peer was not yet notified.
 #[derive(Debug, Default)]
 struct OwnSlots {
     /// Slots with pieces that the application has not read.
@@ -59,7 +59,7 @@ struct OwnSlots {
     read: u64,
 }
 
-/// Piece of a stream in a slot of the ring of this end. Must be passed to
+/// Piece (contiguous bytes) of a stream in a slot of the ring of this end. Must be passed to
 /// [`Connection::free_slot`] after the piece was read.
 #[derive(Debug)]
 pub(crate) struct RingPiece {
@@ -170,7 +170,7 @@ impl PeerRing {
             .is_ok()
     }
 
-    /// Returns whether any slot of the peer's ring is free, so that this end can write a piece of a
+    /// Returns whether any slot of the peer's ring is free, so that this end can write bytes of a
     /// stream to it.
     pub(super) fn has_free(&self) -> bool {
         self.in_use.load(Ordering::Acquire) != self.slots
@@ -198,10 +198,14 @@ impl PeerRing {
 
 impl Connection {
     /// Advertises a ring to the peer: memory of this end into which the peer writes long pieces of
-    /// a stream. The ring counts as memory that the peer holds. Does nothing if this was done
-    /// before, if the connection has failed, if memory or the peer's limit is used up, if the peer
-    /// may not write to memory of this end, or if the device has no writes with immediate data
-    /// (iWARP). Long pieces then still arrive by [rendezvous](super::rendezvous).
+    /// a stream. The ring counts as memory that the peer holds.
+    ///
+    /// Does nothing in these cases; long pieces then still arrive by
+    /// [rendezvous](super::rendezvous):
+    /// - A ring was advertised before, or the connection has failed.
+    /// - Memory or the peer's limit is used up.
+    /// - The peer may not write to memory of this end.
+    /// - The device has no writes with immediate data (iWARP).
     pub(crate) fn advertise_ring(&self) {
         let access = self.settings.remote_access & AccessFlags::REMOTE_WRITE;
         // iWARP has no writes with immediate data.
@@ -343,9 +347,9 @@ impl Connection {
         Ok(region)
     }
 
-    /// Marks the slot of this end's ring that contained `piece` as read, because the program has
-    /// read the piece. Notifies the peer that all read slots are free again if there are
-    /// [`RETURN_AT`] of them, or if the peer waits for a slot.
+    /// Marks the slot of this end's ring that contained `piece` (bytes of a stream) as read,
+    /// because the program has read these bytes. Notifies the peer that all read slots are free
+    /// again if there are [`RETURN_AT`] of them, or if the peer waits for a slot.
     pub(crate) fn free_slot(&self, piece: RingPiece) {
         let Some(ring) = self.own_ring.get() else {
             return;

@@ -16,14 +16,14 @@ use super::results::{ResultSlot, Results};
 use super::work::{Memory, Push, Work};
 use crate::error::{Error, Result};
 
-/// Number of staged requests (accepted, but not yet posted) at which they are posted without
-/// waiting for the end of the turn, one round of the driver task. Limits the delay of the first
-/// request.
+/// Number of staged requests (accepted, but not yet posted) at which they are posted immediately.
+/// Fewer requests are posted at the end of the turn, one round of the driver task. Limits the delay
+/// of the first request.
 const MAX_STAGED: usize = 32;
-/// Minimum length, in bytes, of the application's memory with which a request reports its own
-/// completion, even if the request is posted together with others. The completion releases the
-/// memory. Of the smaller requests that are posted together, only the last reports a completion:
-/// the memory of the others is released by the completion of a later request.
+/// Minimum length in bytes, of the application's memory that a request holds, from which the
+/// request always reports its own completion. The completion releases the memory. Of the smaller
+/// requests that are posted together, only the last request reports a completion, which also
+/// releases the memory of the others.
 const SIGNALED_LEN: usize = 16 << 10;
 
 /// State of the caller of an accepted request: a future waits for the end of the request, or no
@@ -78,8 +78,8 @@ impl<M> From<PostError<M>> for NotAccepted {
     }
 }
 
-/// A request that the send queue has accepted: its number, and whether the caller must still ensure
-/// that the request is posted to the device.
+/// A request that the send queue has accepted. Contains its number, and a flag that is set if the
+/// caller must still ensure that the request is posted to the device.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) number: u64,
@@ -197,7 +197,7 @@ impl<Q: Posted> SendState<Q> {
         self.accepted - self.ended < self.limit as u64
     }
 
-    /// Returns whether the queue accepts another request: it has room and is not closed.
+    /// Returns whether the queue accepts another request: the queue has room and is not closed.
     #[inline]
     fn is_open(&self) -> bool {
         self.has_room() && !self.is_closed
@@ -228,9 +228,9 @@ impl<Q: Posted> SendState<Q> {
     }
 
     /// Assigns the next number to an accepted request, and records its state. `has_memory` states
-    /// that the request holds memory, and `slot` is the place for the result of an atomic
-    /// operation. Returns the number and the flag `must_post`. If the flag is set, the caller must
-    /// ensure that the waiting requests are posted.
+    /// that the request holds memory, and `slot` is the slot for the result of an atomic operation.
+    /// Returns the number and the flag `must_post`. If the flag is set, the caller must ensure that
+    /// the waiting requests are posted.
     #[inline]
     pub(super) fn count(
         &mut self,
@@ -261,7 +261,7 @@ impl<Q: Posted> SendState<Q> {
 
     /// Cancels the requests that were not posted, and closes the queue. Adds the wakers of their
     /// futures to `wakes`. Returns the number of the first cancelled request, and whether data was
-    /// cancelled for whose request no future waits, such as the pieces of a stream.
+    /// lost silently: data of a request for which no future waits, such as a piece of a stream.
     pub(super) fn cancel_staged(&mut self, wakes: &mut Vec<Waker>) -> (u64, bool) {
         let staged = std::mem::take(&mut self.staged);
         self.staged_bytes.clear();
@@ -426,9 +426,9 @@ impl SendState {
         Ok(self.count(AwaitedBy::Future, false, None))
     }
 
-    /// Decides if the next request is posted immediately: if no other request is in flight, or if
-    /// `posting` is [`PostTime::Now`]. In the second case, posts all earlier requests, to keep the
-    /// order. Returns `false` if the request is to be posted later, together with others.
+    /// Returns whether the next request is posted immediately: no other request is in flight, or
+    /// `posting` is [`PostTime::Now`]. In the second case, first posts all earlier requests, to
+    /// keep the order. Returns `false` if the request is to be posted later, together with others.
     #[inline]
     fn is_posted_now(&mut self, posting: PostTime) -> Result<bool, NotAccepted> {
         if self.is_idle() {
@@ -518,7 +518,8 @@ impl SendState {
     }
 }
 
-/// Returns `request`, which gets a completion of its own only if `signaled` is set.
+/// Returns `request` as a signaled request if `signaled` is set, and otherwise as an unsignaled
+/// request. The device reports a completion only for a signaled request.
 #[inline]
 fn signaled_if<T>(signaled: bool, request: SendRequest<T>) -> SendRequest<T> {
     if signaled {

@@ -125,9 +125,9 @@ impl<Q: Posted> Sender<Q> {
         (*failed == number).then_some(*error)
     }
 
-    /// Returns whether [`Self::end_waits`] was called. Futures must then not wait: their
-    /// completions may never arrive, because no task polls for completions, or because the queue
-    /// pair could not be moved to the error state.
+    /// Returns whether [`Self::end_waits`] was called. Futures must then fail instead of waiting,
+    /// because their completions may never arrive: no task polls for completions, or the queue pair
+    /// could not be moved to the error state.
     pub(super) fn have_waits_ended(&self) -> bool {
         self.waits_ended.load(Ordering::SeqCst)
     }
@@ -147,8 +147,8 @@ impl<Q: Posted> Sender<Q> {
     }
 
     /// Cancels the staged requests, which were accepted and not posted to the device, and wakes
-    /// their futures. Called when the connection has failed. Returns whether data was cancelled for
-    /// whose request no future waits, such as the pieces of a stream.
+    /// their futures. Called when the connection has failed. Returns whether data was lost
+    /// silently: data of a request for which no future waits, such as a piece of a stream.
     pub(super) fn cancel_staged(&self) -> bool {
         let mut wakes = Vec::new();
         let has_lost = {
@@ -174,8 +174,8 @@ impl<Q: Posted> Sender<Q> {
 
     /// Registers `waker`, which is woken when the request `number` ends. Returns `Some(true)` if
     /// the future must not wait, because the request has ended or completions are no longer polled.
-    /// If no other future waits for a request, registers nothing and returns `None`: the caller may
-    /// then poll for completions itself.
+    /// Returns `None`, and registers nothing, if no other future waits for a request: the caller
+    /// may then poll for completions itself.
     pub(super) fn register_unless_alone(&self, number: u64, waker: &Waker) -> Option<bool> {
         let state = self.lock();
         (!state.has_one_waiter()).then(|| self.register_in(state, number, waker))
@@ -204,8 +204,8 @@ impl<Q: Posted> Sender<Q> {
     }
 
     /// Removes the waker of the request `number`, whose future is dropped. The request itself stays
-    /// in flight, but its result is no longer stored. Then frees `slot`, the place for the result
-    /// of an atomic operation.
+    /// in flight, but its result is no longer stored. Then frees `slot`, the slot for the result of
+    /// an atomic operation.
     pub(super) fn detach(&self, number: u64, slot: Option<ResultSlot>) {
         let waker = self.lock().detach(number);
         // Dropped after the lock is released, because dropping a waker can run code of the runtime.
@@ -281,7 +281,7 @@ impl Connection {
 
     /// Submits the operation `work` to the send queue. The request holds `memory` until it
     /// completes. Returns the number of the request. If the queue is full or the device refuses the
-    /// request, returns the reason and the memory. `slot` is the place for the result of an atomic
+    /// request, returns the reason and the memory. `slot` is the slot for the result of an atomic
     /// operation.
     #[inline(never)]
     pub(super) fn submit_held(

@@ -30,8 +30,8 @@ use crate::observe::report_failed_end;
 /// Maximum number of times that a memory window is bound. After this number of bindings, the keys
 /// of a window repeat, and a peer that still has an old key would get access again.
 const MAX_BINDINGS: u16 = 256;
-/// Maximum number of unbound windows that a connection keeps for later leases. Windows above this
-/// number are freed, and must be allocated again.
+/// Maximum number of unbound memory windows that a connection keeps for lending memory to the peer
+/// later. Windows above this number are freed, and must be allocated again.
 const MAX_FREE: usize = 16;
 
 /// Region of local memory that the peer may access through a memory window. The other parts of the
@@ -55,8 +55,8 @@ impl WindowedRegion {
     }
 
     /// Ends the peer's access by deallocating the memory window, and returns the memory. On an
-    /// error, returns the region, too. The error is [`VerbsError::InUse`] while a request is
-    /// binding or invalidating the window.
+    /// error, returns both the error and the region. The error is [`VerbsError::InUse`] while a
+    /// request is binding or invalidating the window.
     pub(super) fn end(self) -> Result<LocalMr, NotEnded> {
         let Self {
             lease,
@@ -176,9 +176,9 @@ impl Windows {
         }
     }
 
-    /// Ends the peer's access to a region, if it has not yet ended, and returns the memory. If the
-    /// window was unbound by a request, the window is kept for later use, and otherwise
-    /// deallocated. On an error of the device, returns the region.
+    /// Ends the peer's access to a region, if it has not yet ended, and returns the memory. If a
+    /// request has unbound the memory window, keeps the window for later use. Otherwise deallocates
+    /// the window. On an error of the device, returns the region.
     fn end(&self, region: WindowedRegion) -> Result<LocalMr, NotEnded> {
         let WindowedRegion {
             lease,

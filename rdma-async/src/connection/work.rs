@@ -3,9 +3,9 @@
 use rdma_core::memory::{Claim, WriteClaim};
 use rdma_core::{RemoteMemory, SendRequest};
 
-/// Memory that a request holds until it completes. The first part is memory that this crate has
-/// allocated, for a message header or the result of an atomic operation. The second part is memory
-/// of the application. A part is `None` if the request has no such memory.
+/// Memory that a request holds until it completes, in two parts. The first part is memory that this
+/// crate has allocated, for a message header or the result of an atomic operation. The second part
+/// is memory of the application. A part is `None` if the request has no such memory.
 pub(crate) type Memory = (Option<WriteClaim>, Option<Claim>);
 
 /// An operation that transfers local data to the peer: a send or an RDMA write.
@@ -25,8 +25,8 @@ pub(crate) enum Push {
 
 impl Push {
     /// Returns a work request for this operation. `memory` is the local data of the request:
-    /// registered memory, or bytes to be copied. The request is signaled, so it has a completion of
-    /// its own.
+    /// registered memory, or bytes to be copied. The request is signaled, so the device reports its
+    /// completion.
     #[inline(always)]
     pub(super) fn request<T>(self, memory: T) -> SendRequest<T> {
         match self {
@@ -68,8 +68,8 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Returns a work request for this operation, with its memory. The request is signaled: it has
-    /// a completion of its own.
+    /// Returns a work request for this operation, with its memory. The request is signaled, so the
+    /// device reports its completion.
     #[inline(always)]
     pub(super) fn request(self, memory: Memory) -> SendRequest<Memory> {
         match self {

@@ -190,8 +190,9 @@ impl Queues {
     }
 
     /// Handles the completions in the queue, wakes the other waiting tasks if there were
-    /// completions, and then calls `attempt`. Returns its value, or an error of the socket. Returns
-    /// `None` if the task must wait: the next completion then causes an event on the channel.
+    /// completions, and then calls `attempt`. Returns the value of `attempt`, or an error of the
+    /// socket. Returns `None` if the task must wait: the next completion then causes an event on
+    /// the channel.
     fn attempt<T>(
         &self,
         attempt: &mut impl FnMut(&mut Inner) -> Option<Result<T>>,

@@ -21,8 +21,8 @@ use super::{hello, io_error, read_magic, read_rest, refused, rejection};
 use crate::authentication::{Authenticator, End, MAX_TOKEN_LEN, NONCE_LEN, Transcript, nonce};
 use crate::error::Result;
 
-/// First bytes of a challenge (magic number), which distinguish it from a hello and from a
-/// rejection.
+/// First bytes of a challenge (magic number). These bytes distinguish the challenge from the other
+/// handshake messages, the hello and the rejection.
 const MAGIC: [u8; 8] = *b"RDMAauth";
 
 type Nonce = [u8; NONCE_LEN];
@@ -37,9 +37,9 @@ pub(super) struct AuthenticatedPeer {
     connecting: Nonce,
 }
 
-/// Makes the connecting peer prove that it may connect: sends a challenge with a nonce, and checks
-/// the token with which the peer replies. Sends a rejection if the token is not valid. `hello` is
-/// the first message of the peer.
+/// Makes the connecting peer prove that it may connect: sends a challenge with a nonce (random
+/// bytes), and checks the token with which the peer replies. Sends a rejection if the token is not
+/// valid. `hello` is the first message of the peer.
 pub(super) async fn challenge(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -83,9 +83,9 @@ pub(super) fn reply(
     bytes
 }
 
-/// Reads the peer's reply to the hello `own`, which the connecting end has sent. If the reply is a
-/// challenge, proves this end's right to connect, and checks the token of the peer. Returns the
-/// hello of the peer.
+/// Reads the peer's reply to `own`, the hello (first message) that the connecting end has sent. If
+/// the reply is a challenge, proves this end's right to connect, and checks the token of the peer.
+/// Returns the hello of the peer.
 pub(super) async fn read_reply(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -105,9 +105,10 @@ pub(super) async fn read_reply(
     }
 }
 
-/// Replies to the challenge of the accepting end with a nonce and a token, which proves that this
-/// end may connect. Then reads the hello and the token of the accepting end, and returns the hello
-/// if the token is valid. The magic number of the challenge was already read.
+/// Replies to the challenge of the accepting end with a nonce (random bytes) and a token, which
+/// proves that this end may connect. Then reads the hello (first message) and the token of the
+/// accepting end, and returns the hello if the token is valid. The magic number of the challenge
+/// was already read.
 async fn prove(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -136,8 +137,9 @@ async fn prove(
     }
 }
 
-/// Returns the encoding of a token in a message: its length, followed by its bytes. A token above
-/// the maximum length is cut, and the peer then refuses the cut token as not valid.
+/// Returns the encoding of a token (the proof that an end may connect) in a message: its length,
+/// followed by its bytes. A token above the maximum length is cut, and the peer then refuses the
+/// cut token as not valid.
 fn encode(token: &[u8]) -> Vec<u8> {
     let token = &token[..token.len().min(MAX_TOKEN_LEN)];
     let len = u16::try_from(token.len()).expect("the limit has 16 bits");

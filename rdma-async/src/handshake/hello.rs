@@ -5,8 +5,8 @@ use rdma_core::Endpoint;
 use crate::builder::MESSAGE_LENGTHS;
 use crate::connection::Depths;
 
-/// First bytes of a hello (magic number). An end refuses a peer that sends other bytes, because the
-/// peer uses another protocol.
+/// First bytes (magic number) of a hello, the first message of the handshake. An end refuses a peer
+/// that sends other bytes, because the peer uses another protocol.
 pub(crate) const MAGIC: [u8; 8] = *b"RDMAsync";
 /// Version of the handshake and of the message format, sent in each hello. Ends with different
 /// versions refuse each other.
@@ -43,9 +43,10 @@ impl EndLimits {
         bytes
     }
 
-    /// Decodes the limits of the peer. Returns a reason for refusing the peer if it uses another
-    /// protocol or version, accepts fewer than two data messages, or fewer than two control
-    /// messages, in flight, or has a message length outside of [`MESSAGE_LENGTHS`].
+    /// Decodes the limits of the peer. Returns an error with a reason for refusing the peer if the
+    /// peer uses another protocol or version, or has a message length outside of
+    /// [`MESSAGE_LENGTHS`]. Also refuses a peer that accepts fewer than two data messages, or fewer
+    /// than two control messages, in flight.
     pub(crate) fn decode(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self, String> {
         let short = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         if bytes[..8] != MAGIC {
@@ -86,7 +87,8 @@ pub(crate) struct Hello {
 pub(crate) const HELLO_LEN: usize = EndLimits::ENCODED_LEN + Endpoint::ENCODED_LEN;
 
 impl Hello {
-    /// Returns the hello as bytes: the encoded limits, followed by the encoded endpoint.
+    /// Returns the hello (the first message of the handshake) as bytes: the encoded limits,
+    /// followed by the encoded endpoint.
     pub(crate) fn encode(&self) -> [u8; HELLO_LEN] {
         let mut bytes = [0; HELLO_LEN];
         bytes[..EndLimits::ENCODED_LEN].copy_from_slice(&self.limits.encode());
@@ -94,8 +96,8 @@ impl Hello {
         bytes
     }
 
-    /// Decodes the hello of the peer. Returns the reason for refusing the peer if the hello is not
-    /// valid.
+    /// Decodes the hello, the first message of the peer in the handshake. Returns the reason for
+    /// refusing the peer if the hello is not valid.
     pub(crate) fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Self, String> {
         let (limits, endpoint) = bytes.split_at(EndLimits::ENCODED_LEN);
         let limits = limits.try_into().expect("a hello begins with limits");

@@ -60,7 +60,7 @@ pub(crate) async fn connect(
 
 /// Performs the handshake of the accepting end over the TCP connection `stream`, and returns the
 /// new connection. Fails if the handshake exceeds its time limit, or if the listener ends the
-/// handshake. The peer then gets the reason, except if this end has already sent its reply.
+/// handshake. The peer then gets the reason, unless this end has already sent its reply.
 pub(crate) async fn accept(
     template: Template,
     mut stream: TcpStream,
@@ -92,10 +92,10 @@ pub(crate) async fn accept(
     }
 }
 
-/// Receives the hello of the connecting end, and replies with the hello of this end. Returns the
-/// local end, and the hello of the peer. Calls [`HandshakeState::set_proved`] once the peer
-/// has sent a valid [`Hello`] and, if the settings have an authenticator, a valid proof. Creates
-/// the queue pair only afterwards.
+/// Receives the hello (first message) of the connecting end, and replies with the hello of this
+/// end. Returns the local end, and the hello of the peer. Calls [`HandshakeState::set_proved`] once
+/// the peer has sent a valid [`Hello`] and, if the settings have an authenticator, a valid proof.
+/// Creates the queue pair only afterwards.
 async fn exchange_hellos(
     template: Template,
     stream: &mut TcpStream,

@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 /// longest headers that a packet can have after the BTH. Kernel drivers reserve the same number.
 const MAX_OVERHEAD: usize = 40 + 8 + 12 + 4 + 28 + 4;
 
-/// Returns the largest path MTU whose packets fit into the MTU that the kernel knows for the route
-/// of a TCP connection, or `None` if the kernel does not report it (`IP_MTU` in
-/// `ip(7)`).
+/// Returns the largest path MTU that the route of a TCP connection allows: packets with this path
+/// MTU fit into the MTU that the kernel knows for the route. Returns `None` if the kernel does not
+/// report the MTU of the route (`IP_MTU` in `ip(7)`).
 pub(super) fn of_route(stream: &TcpStream) -> Option<Mtu> {
     let bytes = match stream.local_addr().ok()?.ip().to_canonical() {
         IpAddr::V4(_) => ip_mtu(stream),

@@ -189,9 +189,9 @@ impl Location {
         }
     }
 
-    /// Returns the address and length of the memory of `region`. The region has its own clone of
-    /// the program's value. The address differs from that of the value if the clone has a copy of
-    /// the bytes, as can be the case for a type of the program.
+    /// Returns the address and length of the memory of `region`. The region owns a clone of the
+    /// program's value. Some types copy their bytes when they are cloned: the address then differs
+    /// from the address in the program's value.
     fn of_region(region: &SharedLocalMr) -> Self {
         let bytes = region.as_slice();
         Self {
@@ -215,10 +215,10 @@ impl Entries {
         Some(entry.region.clone())
     }
 
-    /// Adds a new region to the cache, and returns the region to use. If another task has
-    /// registered the same memory meanwhile, returns the region of that task instead. Moves evicted
-    /// regions, and the new region if it is not used, to `unused`, so that the caller drops them
-    /// without holding the lock.
+    /// Adds a new region to the cache, and returns the region to use. If another task has already
+    /// added a region for the same memory, returns that region instead. Moves evicted regions, and
+    /// the new region if it is not used, to `unused`, so that the caller drops them without holding
+    /// the lock.
     fn add(
         &mut self,
         region: SharedLocalMr,

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 /// Amount of memory that a peer has [requested](crate::Rdma::request_remote_mr) from this end and
-/// holds. Returned memory no longer counts, except in
-/// [`RdmaDevice::granted_memory`](crate::RdmaDevice::granted_memory): there it counts until the
-/// program has [received](crate::Rdma::receive_local_mr) it.
+/// holds. Memory that the peer has returned no longer counts. In
+/// [`RdmaDevice::granted_memory`](crate::RdmaDevice::granted_memory), returned memory counts until
+/// the program has [received](crate::Rdma::receive_local_mr) it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrantedMemory {

@@ -11,10 +11,11 @@ use crate::error::{Error, Result};
 
 /// Registered memory of this process.
 ///
-/// Operations take the region, or a slice of the region, by reference. The program can neither read
-/// bytes that an operation is writing to, nor write bytes that an operation is using. The borrow of
-/// the operation's future prevents such accesses. If the future is dropped before the operation has
-/// completed, a claim prevents them until then.
+/// Operations take the region, or a slice of the region, by reference. While an operation is using
+/// memory, the program cannot write to the memory. While an operation is writing to memory, the
+/// program cannot read the memory either. The borrow of the operation's future prevents such
+/// accesses. If the future is dropped before the operation has completed, a claim, which the
+/// operation holds on the memory, prevents such accesses until then.
 #[derive(Debug)]
 pub struct LocalMr {
     /// `None` only within `drop` and `into_parts`.
@@ -51,8 +52,8 @@ impl LocalMr {
     }
 
     /// Splits this value into the registered buffer, the range of the region in the buffer, and the
-    /// lender to which the buffer returns (`None` for memory of the program). While an operation is
-    /// using the region, returns the region and an error.
+    /// lender: the pool to which the buffer returns (`None` for memory of the program). While an
+    /// operation is using the region, returns the region and an error.
     pub(crate) fn into_parts(mut self) -> Result<RegionParts, (Self, VerbsError)> {
         let memory = self
             .memory

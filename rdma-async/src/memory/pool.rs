@@ -21,8 +21,8 @@ const MAX_PIECE: usize = 64 << 20;
 /// Approximate number of bytes that are registered with one call and split into pieces. Registering
 /// several small pieces with one call takes less time.
 const CHUNK: usize = 64 << 10;
-/// Approximate number of bytes that the pool registers with one call if the memory is in huge
-/// pages, to be split into pieces. Equal to the usual size of a huge page.
+/// Approximate number of bytes in huge pages that the pool registers with one call, and then splits
+/// into pieces. Equal to the usual size of a huge page.
 const HUGE_CHUNK: usize = 2 << 20;
 /// Approximate number of bytes of unused memory pieces of each size that a pool keeps registered,
 /// unless the program has set watermarks. The pool frees further pieces. As a number of pieces,
@@ -82,8 +82,9 @@ impl Pool {
     }
 
     /// Frees unused pieces of registered memory until the pool keeps at most `target` bytes.
-    /// Returns the number of freed bytes. Frees large pieces first, but frees more bytes than
-    /// necessary only if the smaller pieces do not suffice.
+    /// Returns the number of freed bytes. Begins with large pieces, but skips a piece that is
+    /// larger than the number of bytes left to free. If bytes are then left to free, frees the
+    /// smallest sufficient pieces.
     pub(crate) fn trim(&self, target: usize) -> usize {
         for lender in &self.sizes {
             lender.collect_claimed();

@@ -74,9 +74,9 @@ impl RemoteMr {
         }
     }
 
-    /// Creates a region of the peer's memory from an encoded token, the bytes that
-    /// [`RemoteMemory::to_bytes`] has returned at the peer. Like [`Self::from_token`], this does
-    /// not check the token.
+    /// Creates a region of the peer's memory from an encoded token (address, length and key).
+    /// [`RemoteMemory::to_bytes`] has returned these bytes at the peer. Like [`Self::from_token`],
+    /// this does not check the token.
     pub fn from_token_bytes(bytes: &[u8; RemoteMemory::ENCODED_LEN]) -> Self {
         Self::from_token(RemoteMemory::from_bytes(bytes))
     }

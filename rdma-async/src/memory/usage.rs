@@ -24,14 +24,15 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Sets the maximum number of bytes of local memory regions that exist at the same time. The
-    /// size of a region of up to 64 MiB is rounded up to a power of two. Only regions count that
-    /// the program or a peer holds: memory that the pool keeps after a region was dropped, and the
-    /// receives of connections, do not. By default there is no limit.
+    /// Sets the maximum number of bytes of local memory regions that exist at the same time. By
+    /// default there is no limit. The size of a region of up to 64 MiB is rounded up to a power of
+    /// two.
     ///
-    /// The regions that peers have [requested](crate::Rdma::request_remote_mr) and hold use at most
-    /// three quarters of the limit. The rest remains for the program, even if hostile peers request
-    /// all memory.
+    /// Only regions that the program or a peer holds count towards the limit. Memory that the pool
+    /// keeps after a region was dropped does not count, nor do the receives of connections. The
+    /// regions that peers have [requested](crate::Rdma::request_remote_mr) and hold use at most
+    /// three quarters of the limit. One quarter remains for the program, even if hostile peers
+    /// request all memory.
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = Some(bytes);
         self
@@ -43,9 +44,9 @@ impl PoolOptions {
     /// each size.
     ///
     /// Large regions are freed first. Regions of less than 64 KiB, or of less than 2 MiB in huge
-    /// pages, share registrations, each of which ends when all its regions are freed. `high` should
-    /// exceed the size of all regions that the program drops and allocates again, so that the pool
-    /// does not free and register memory in turn.
+    /// pages, share registrations. A shared registration ends when all its regions are freed.
+    /// `high` should exceed the size of all regions that the program drops and allocates again.
+    /// Otherwise the pool frees and registers memory again and again.
     ///
     /// ```
     /// use std::alloc::Layout;

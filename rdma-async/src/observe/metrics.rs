@@ -8,8 +8,8 @@ use metrics::{Counter, Gauge, Histogram, SharedString, Unit, counter, gauge, his
 use super::operation::{Kind, Outcome};
 
 /// The metrics of one device: counts and durations of its operations, and the numbers of its
-/// connections and leases. The fields are handles by which the metrics of the device are updated,
-/// see the crate [`metrics`](::metrics).
+/// connections and leases (memory that is lent to peers). The fields are handles by which the
+/// metrics of the device are updated, see the crate [`metrics`](::metrics).
 pub(crate) struct Metrics {
     /// Handles by the [`Kind`] of the operation.
     operations: Vec<OperationMetrics>,

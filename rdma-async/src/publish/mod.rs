@@ -42,9 +42,9 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, RemoteMr};
 use crate::rdma::Rdma;
 
-/// Number of slots in the published memory. Each update writes its value to the next slot in turn.
-/// More than two, so that the next updates do not overwrite the value that a slow reader is
-/// reading.
+/// Number of slots in the published memory. Successive updates write their values to successive
+/// slots, and begin again after the last slot. More than two slots, so that the next updates do not
+/// overwrite the value that a slow reader is reading.
 const SLOTS: usize = 4;
 /// Length in bytes of the header of a slot. The header has four words of 8 bytes: version, length,
 /// checksum and zero.
@@ -54,9 +54,9 @@ const HEADER_WORDS: usize = HEADER_LEN / 8;
 /// Length of the headers of all slots, in bytes, and thus the offset of the first value in the
 /// published memory.
 const HEADERS_LEN: usize = SLOTS * HEADER_LEN;
-/// Maximum length of a published memory region, in bytes, that a reader reads completely by one
-/// request, which takes one round trip. From a longer region, a reader first reads the headers of
-/// the stored values, and then only the newest value.
+/// Maximum length, in bytes, of published memory that a reader reads completely by one request, in
+/// one round trip. From longer memory, a reader first reads the headers of the stored values, and
+/// then only the newest value.
 const MAX_SINGLE_READ_LEN: usize = 2048;
 /// Time limit of a reader that finds no complete value because the owner writes continually. Far
 /// longer than a read, so that only a constantly overwritten value exceeds it.
@@ -220,7 +220,7 @@ pub struct PublishedReader<'c> {
 }
 
 /// Header of a slot of the published memory, as a reader has read it. Not valid if the owner was
-/// writing the slot meanwhile.
+/// writing the slot during the read.
 #[derive(Debug, Clone, Copy)]
 struct Header {
     slot: usize,
@@ -230,8 +230,8 @@ struct Header {
 }
 
 impl<'c> PublishedReader<'c> {
-    /// Creates a reader of the published value with the token `token`, on a connection to the
-    /// owner's device.
+    /// Creates a reader of a published value, on a connection to the owner's device. `token`
+    /// contains the address, length and key of the value's memory.
     ///
     /// # Errors
     ///
@@ -262,8 +262,9 @@ impl<'c> PublishedReader<'c> {
         self.version
     }
 
-    /// Makes this reader read another published value, which has the token `token`, the same owner
-    /// and the same capacity. One reader, with memory for one value, can thus read many values.
+    /// Makes this reader read another published value with the same owner and the same capacity.
+    /// `token` contains the address, length and key of the other value's memory. One reader, with
+    /// memory for one value, can thus read many values.
     ///
     /// # Errors
     ///

@@ -37,9 +37,9 @@ impl fmt::Debug for ReaderRight {
 }
 
 impl Published {
-    /// Admits one reader of this published value: registers the memory once more, and returns the
-    /// access right of that reader. The owner can end the access of each reader separately. For
-    /// this, the owner must not give [`Self::token`], the key for all readers, to any reader.
+    /// Admits one reader of this published value: adds a memory registration for that reader, and
+    /// returns the access right. The owner can end the access of each reader separately. For this,
+    /// the owner must not give [`Self::token`], the key for all readers, to any reader.
     ///
     /// ```
     /// use rdma_async::{PublishedReader, RdmaBuilder};
@@ -63,7 +63,7 @@ impl Published {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`](crate::Error::Verbs) if the device cannot register the memory once more.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the device cannot register the memory again.
     #[doc(alias = "ibv_reg_mr")]
     pub fn admit(&self) -> Result<ReaderRight> {
         let grant = self.memory.grant(AccessFlags::REMOTE_READ)?;

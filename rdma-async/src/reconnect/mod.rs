@@ -73,8 +73,8 @@ impl<C: Connector> Reconnect<C> {
     }
 
     /// Creates a `Reconnect` with several paths to one peer: different devices, ports or addresses.
-    /// Each path has one connection. Open connections are used in turn, and the end of a connection
-    /// does not affect the other connections.
+    /// Each path has one connection. Operations use the open connections alternately, and the end
+    /// of a connection does not affect the other connections.
     ///
     /// A path whose connection has ended connects again only while [`Self::maintain`] runs, or when
     /// no path has an open connection.
@@ -105,9 +105,10 @@ impl<C: Connector> Reconnect<C> {
         self.paths.iter().map(Path::made).sum()
     }
 
-    /// Returns an open connection. With several connectors, successive calls return the connections
-    /// of different connectors in turn. If no connection is open, tries the connectors in order
-    /// until one connects. If all fail, tries again after a pause ([`Backoff`]).
+    /// Returns an open connection. With several connectors, successive calls begin with successive
+    /// connectors, and skip connectors without an open connection. If no connection is open, tries
+    /// the connectors in order until one connects. If all fail, tries again after a pause
+    /// ([`Backoff`]).
     ///
     /// # Errors
     ///
@@ -175,9 +176,9 @@ impl<C: Connector> Reconnect<C> {
         self.repeat_while(operations, |_| true).await
     }
 
-    /// Performs `operation` on a connection, and returns its result. If the operation fails, the
-    /// connection has ended, and `may_repeat` returns `true` for the error, repeats the operation
-    /// on another connection, until the time limit of the [`Backoff`].
+    /// Performs `operation` on a connection, and returns its result. Repeats the operation on
+    /// another connection if the operation fails, the connection has ended, and `may_repeat`
+    /// returns `true` for the error. Ends the repetition at the time limit of the [`Backoff`].
     async fn repeat_while<T, F>(
         &self,
         operation: impl Fn(Arc<Rdma>) -> F,
@@ -229,8 +230,9 @@ impl<C: Connector> Reconnect<C> {
         }
     }
 
-    /// Returns the open connection of the next path (connector to the peer) in turn. Skips paths
-    /// without an open connection. Returns `None` if no path has an open connection.
+    /// Returns the open connection of one of the paths (connectors to the peer). Successive calls
+    /// begin with successive paths, and skip paths without an open connection. Returns `None` if no
+    /// path has an open connection.
     fn next_open(&self) -> Option<Arc<Rdma>> {
         let count = self.paths.len();
         let first = self.next.fetch_add(1, Ordering::Relaxed);

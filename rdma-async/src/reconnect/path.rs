@@ -54,8 +54,8 @@ impl<C> Path<C> {
 }
 
 impl<C: Connector> Path<C> {
-    /// Returns the current connection of this path (one connector and its connection) if it is
-    /// open. Otherwise connects again. Concurrent calls connect one at a time.
+    /// Returns the current connection of this path (one connector and its connection) if the
+    /// connection is open. Otherwise connects again. Concurrent calls connect one at a time.
     pub(super) async fn connect(&self) -> Result<Arc<Rdma>> {
         let _connecting = self.connecting.lock().await;
         if let Some(open) = self.open() {

@@ -14,12 +14,12 @@ use crate::error::Error;
 /// Number of slots of the timer wheel, each for one millisecond, so that a round takes about one
 /// second. A later deadline stays in its slot for further rounds.
 const SLOTS: u64 = 1024;
-/// Value of `Deadlines::next`, the time of the next check of the timer wheel, while there is no
-/// deadline.
+/// Value of `Deadlines::next` (the time of the next check of the timer wheel) that means that there
+/// is no deadline.
 const NEVER: u64 = u64::MAX;
 
-/// Timer wheel with the deadlines of a shard's operations. A connection ends at its deadline unless
-/// the deadline is cancelled.
+/// Timer wheel with the deadlines of operations of all connections of a shard (connections that
+/// share queues). A connection ends at its deadline unless the deadline is cancelled.
 #[derive(Debug)]
 pub(super) struct Deadlines {
     start: Instant,
@@ -40,7 +40,7 @@ struct Wheel {
     count: usize,
 }
 
-/// Key of a deadline on the timer wheel of a shard, by which the deadline is cancelled.
+/// Key of a deadline on a [`Deadlines`] timer wheel, by which the deadline is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeadlineKey {
     index: u32,
@@ -48,8 +48,8 @@ pub(crate) struct DeadlineKey {
     generation: u32,
 }
 
-/// Entry of one deadline on the timer wheel, reused for another deadline after the first has passed
-/// or was cancelled.
+/// Entry of one deadline on the timer wheel. When the deadline has passed or was cancelled, the
+/// entry is used for another deadline.
 #[derive(Debug)]
 struct Entry {
     generation: u32,
@@ -85,8 +85,8 @@ impl Deadlines {
 
     /// Adds a deadline: `connection` ends after `limit`, unless the deadline is cancelled. Returns
     /// the key for cancelling, and `true` if the deadlines must now be checked earlier than before.
-    /// In that case, the caller must wake the driver task, which checks the deadlines, if it
-    /// sleeps.
+    /// If so, and if the driver task (which checks the deadlines) sleeps, the caller must wake the
+    /// driver task.
     pub(super) fn add(&self, connection: Weak<Connection>, limit: Duration) -> (DeadlineKey, bool) {
         let now = Instant::now();
         let due = now
@@ -132,8 +132,8 @@ impl Deadlines {
         drop(connection);
     }
 
-    /// Returns the time at which the driver, the task that ends connections at their deadlines,
-    /// must check the timer wheel next. Returns `None` if there is no deadline.
+    /// Returns the time at which the driver must check the timer wheel next. The driver is the task
+    /// that ends connections at their deadlines. Returns `None` if there is no deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         match self.next.load(Ordering::Relaxed) {
             NEVER => None,

@@ -30,7 +30,7 @@ const POLLS_PER_TURN: u32 = 64;
 const LONE_YIELD: Duration = Duration::from_micros(1);
 /// Number of consecutive yields shorter than [`LONE_YIELD`] after which the driver task assumes
 /// that no other task is ready. More than one: if two tasks yield repeatedly, tokio runs each of
-/// them twice in a row, so the first of two yields is short although another task is ready.
+/// them twice in a row. The first of the two yields is then short although another task is ready.
 const LONE_YIELDS: u32 = 2;
 
 /// State of the driver: the task that polls the completion queue of a shard (queues that several
@@ -103,10 +103,10 @@ impl Driver {
     }
 
     /// Repeats turns (rounds) until no poll has found a completion for the time that the completion
-    /// mode sets, or until a turn finds no completion and only the driver refers to the shard. A
-    /// turn posts the staged requests, ends connections whose deadlines have passed, posts receives
-    /// for which memory could not be allocated before, polls the completion queue, and yields to
-    /// the executor.
+    /// mode sets. Ends earlier if a turn finds no completion and only the driver refers to the
+    /// shard. In each turn, posts the staged requests, ends connections whose deadlines have
+    /// passed, posts receives for which memory could not be allocated before, polls the completion
+    /// queue, and yields to the executor.
     async fn poll_while_busy(&mut self, shard: &Arc<Shard>) {
         let spin = match shard.profile.completion {
             CompletionMode::Event => Duration::ZERO,
@@ -160,8 +160,8 @@ impl Driver {
     }
 
     /// Arms the completion queue: requests an event for the next completion, so that the driver
-    /// task can sleep. Then polls once more. Returns `true` if completions were found, and the
-    /// driver must not sleep.
+    /// task can sleep. Then polls again, because a completion may have arrived before the request.
+    /// Returns `true` if completions were found, and the driver must not sleep.
     async fn arm(&mut self, shard: &Shard) -> Result<bool> {
         shard.is_asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -192,8 +192,8 @@ impl Driver {
     }
 }
 
-/// Counters for tests: how often a driver has slept, and how often the driver has requested a
-/// completion event.
+/// Counters for tests: how often a driver (the task that polls a completion queue) has slept, and
+/// how often the driver has requested a completion event.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -259,9 +259,9 @@ mod tests {
         tokio::join!(sending, echoing);
     }
 
-    /// Asserts that the driver wakes up rarely. After each request for a completion event (arming),
-    /// the driver must sleep or find completions, and it must sleep at most once for each
-    /// completion.
+    /// Asserts that the driver (the task that polls the completion queue) wakes up rarely. After
+    /// each request for a completion event (arming), the driver must sleep or find completions. The
+    /// driver must sleep at most once for each completion.
     async fn assert_few_wakeups(shard: &Shard) {
         let Counts {
             armings,

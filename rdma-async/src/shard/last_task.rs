@@ -14,8 +14,8 @@ const MAX_IN_ROW: i32 = 7;
 const WAITS_AFTER_FAILURE: i32 = 16;
 
 /// Identity of the task that last asked for permission to poll the completion queue for its own
-/// result. The first request of another task is refused: if several tasks polled in turn, each poll
-/// would delay the other tasks.
+/// result. The first request of another task is refused: if several tasks polled alternately, each
+/// poll would delay the other tasks.
 #[derive(Debug, Default)]
 pub(super) struct LastTask {
     /// Address of the data of the task's waker.
@@ -47,9 +47,9 @@ impl LastTask {
         may_poll
     }
 
-    /// Records that the last task which [`Self::replace`] permitted to poll has found no result.
+    /// Records that the task that [`Self::replace`] has last permitted to poll has found no result.
     /// The next [`WAITS_AFTER_FAILURE`] calls of [`Self::replace`] for this task return `false`,
-    /// unless another task calls it meanwhile.
+    /// unless another task calls [`Self::replace`] in between.
     pub(super) fn poll_failed(&self) {
         self.in_row.store(-WAITS_AFTER_FAILURE, Ordering::Relaxed);
     }

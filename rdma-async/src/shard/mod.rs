@@ -198,8 +198,8 @@ impl Shard {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Returns the allocator from which receives get their memory, and to which the memory of
-    /// received messages returns.
+    /// Returns the allocator of the memory of receives. The memory of a received message later
+    /// returns to this allocator.
     pub(crate) fn receive_memory(&self) -> &Arc<PieceLender> {
         self.receives.memory()
     }
@@ -251,9 +251,8 @@ impl Shard {
     }
 
     /// Removes a connection from the connections that share this completion queue. First moves its
-    /// queue pair to the error state, and handles the remaining completions. Completions that
-    /// arrive later are lost when the queue pair is destroyed with the connection, and so is the
-    /// memory of their receives.
+    /// queue pair to the error state, and handles the remaining completions. Later completions, and
+    /// the memory of their receives, are lost when the queue pair is destroyed with the connection.
     pub(crate) fn detach(&self, connection: &Connection) {
         // In the error state, the queue pair takes no further receives from the shared queue, and
         // flushes the receives that it has taken.
@@ -411,8 +410,8 @@ impl Shard {
         }
     }
 
-    /// Ends all connections of the shard with `error`, with which the driver (polling task) of the
-    /// shard has failed.
+    /// Ends all connections that share these queues with `error`, because the driver (the polling
+    /// task) has failed with this error.
     pub(crate) async fn fail(&self, error: &Error) {
         loop {
             if let Some(mut poller) = self.poller.try_lock() {
@@ -425,7 +424,7 @@ impl Shard {
     }
 
     /// Returns whether a future may poll the completion queue for a short time before it waits.
-    /// Permitted only on a runtime with one thread, and only while no other future waits for
+    /// Permitted only on a runtime with one thread. Not permitted while another future waits for
     /// anything except the completion of its own request ([`Self::waiting`]). Never permitted in
     /// the mode [`CompletionMode::Event`].
     #[inline]
@@ -473,9 +472,10 @@ impl Shard {
         }
     }
 
-    /// Counts a future as waiting until the returned guard is dropped. Meanwhile, other futures may
-    /// not poll the completion queue repeatedly before they wait ([`Self::may_poll_briefly`]): the
-    /// polls would occupy the thread, so that the waiting future could not run.
+    /// Counts a future as waiting until the returned guard is dropped. While a future is counted,
+    /// other futures may not poll the completion queue repeatedly before they wait
+    /// ([`Self::may_poll_briefly`]): the polls would occupy the thread, so that the waiting future
+    /// could not run.
     pub(crate) fn waiting(&self) -> WaitingFuture<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         WaitingFuture(&self.waiting)
@@ -522,10 +522,10 @@ impl Shard {
         }
     }
 
-    /// Schedules the connection's staged requests (accepted, but not yet posted to the device) to
-    /// be posted at the end of the turn, the current round of the driver. Returns `false` if the
-    /// driver sleeps or has ended. The caller must then post the requests itself, which takes less
-    /// time than waking the driver.
+    /// Adds the connection to the list of connections whose staged requests (accepted, but not yet
+    /// posted to the device) are posted at the end of the turn, the current round of the driver.
+    /// Returns `false` if the driver sleeps or has ended. The caller must then post the requests
+    /// itself, which takes less time than waking the driver.
     pub(crate) fn post_at_turn_end(&self, connection: &Connection) -> bool {
         if self.is_asleep.load(Ordering::Relaxed) || self.has_ended() {
             return false;
@@ -562,7 +562,7 @@ impl Drop for Shard {
     }
 }
 
-/// Room in the completion queue, and receives, that are reserved for one connection until this
+/// Room in the completion queue and receives, which are reserved for one connection until this
 /// value is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
@@ -595,9 +595,9 @@ impl Drop for Reservation {
     }
 }
 
-/// Guard that counts a future as waiting until the guard is dropped. Meanwhile, other futures may
-/// not poll the completion queue repeatedly before they wait: the polls would occupy the thread, so
-/// that the waiting future could not run.
+/// Guard that counts a future as waiting until the guard is dropped. While a future is counted,
+/// other futures may not poll the completion queue repeatedly before they wait: the polls would
+/// occupy the thread, so that the waiting future could not run.
 #[derive(Debug)]
 pub(crate) struct WaitingFuture<'s>(&'s AtomicU32);
 
@@ -607,8 +607,9 @@ impl Drop for WaitingFuture<'_> {
     }
 }
 
-/// Ends all connections of a shard with this error, and wakes their waiting futures. Called if the
-/// driver has failed, or if the completion queue cannot be polled.
+/// Ends all connections of a shard (connections that share queues) with this error, and wakes their
+/// waiting futures. Called if the polling task has failed, or if the completion queue cannot be
+/// polled.
 #[cold]
 fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {
@@ -618,8 +619,8 @@ fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     }
 }
 
-/// Creates a completion channel that is registered with the current runtime, so that the driver can
-/// wait for its events.
+/// Creates a completion channel that is registered with the current runtime, so that the polling
+/// task can wait for its events.
 fn registered_channel(domain: &ProtectionDomain) -> Result<AsyncFd<CompletionChannel>> {
     let channel = domain.context().completion_channel()?;
     // The replacement of `new` is unsafe, because an implementation of `AsRawFd` may return

@@ -16,9 +16,9 @@ use crate::memory::PieceLender;
 /// finds a receive.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Shared receive queue, with the memory of its receives. As many receives are posted as messages
-/// may arrive, up to the capacity of the queue. If no receive is posted when a message arrives, the
-/// device makes the sender retransmit it (RNR NAK).
+/// Shared receive queue, with the memory of its receives. Keeps one receive posted for each message
+/// that the peers may send, up to the capacity of the queue. If a message arrives when no receive
+/// is posted, the device makes the sender retransmit the message (RNR NAK).
 #[derive(Debug)]
 pub(super) struct Receives {
     queue: SharedReceiveQueue<WriteClaim>,
@@ -93,10 +93,10 @@ impl Receives {
         self.set_targets(*allowed);
     }
 
-    /// Sets how many receives to keep posted, so that the peers may send `allowed` messages: a
-    /// quarter more than `allowed`, but at most the capacity of the queue. New receives are posted
-    /// when fewer than `allowed`, and fewer than four fifths of the number to keep, are posted. The
-    /// reserve of a quarter allows posting in batches.
+    /// Sets the number of receives to keep posted, so that the peers may send `allowed` messages: a
+    /// quarter more than `allowed`, but at most the capacity of the queue. The reserve of a quarter
+    /// allows posting in batches. New receives are posted when the number of posted receives is
+    /// below `allowed` and below four fifths of the number to keep.
     fn set_targets(&self, allowed: usize) {
         // A quarter more than may arrive, so that receives are posted in batches.
         let target = (allowed + allowed.div_ceil(4)).min(self.capacity());
@@ -161,8 +161,9 @@ impl Receives {
     }
 
     /// Returns the time of the next attempt, by [`Self::retry`], to post receives for which memory
-    /// could not be allocated, or `None` if no attempt is needed. Other attempts follow only the
-    /// arrival of a message, and no message arrives without receives.
+    /// could not be allocated. Returns `None` if no attempt is needed. The timed attempt is
+    /// necessary because other attempts happen only when a message arrives, and no message arrives
+    /// without receives.
     pub(super) fn retry_time(&self) -> Option<Instant> {
         match self.is_short.load(Ordering::Relaxed) {
             true => *self.retry_at.lock(),
@@ -177,9 +178,10 @@ impl Receives {
         }
     }
 
-    /// Posts receives with memory of the pool until as many receives are posted as
-    /// [`Self::set_targets`] has set. The caller must hold the lock of `retry_at`: a second thread
-    /// would count the receives as posted that the first thread then fails to post.
+    /// Posts receives with memory of the pool until the number that [`Self::set_targets`] has set
+    /// is posted. The caller must hold the lock of `retry_at`, so that only one thread posts. A
+    /// second thread could otherwise count receives as posted that the first thread then fails to
+    /// post.
     fn fill(&self) -> Result<()> {
         let target = self.target.load(Ordering::Relaxed);
         let mut missing = target.saturating_sub(self.posted.load(Ordering::Relaxed));

@@ -26,8 +26,8 @@ impl Turn {
     }
 
     /// Posts the accepted requests of all connections in the list to the device, and empties the
-    /// list. Called at the end of each round of the driver task. `spare` is an empty list that is
-    /// swapped with the full list to save allocations; it is empty again afterwards.
+    /// list. Called at the end of each round of the driver task. `spare` is an empty list, which is
+    /// swapped with the full list to save allocations, and is empty again afterwards.
     pub(super) fn end(&self, spare: &mut Vec<Arc<Connection>>) {
         if !self.has_any.load(Ordering::Acquire) {
             return;

@@ -85,8 +85,8 @@ impl OwnedReadHalf {
         &self.rdma
     }
 
-    /// Returns whether this is a half of the stream over the connection `rdma`, so that the half
-    /// can be joined with the other half of that stream.
+    /// Returns whether this half belongs to the stream over the connection `rdma`, so that it can
+    /// be joined with the other half of that stream.
     pub(super) fn is_half_of(&self, rdma: &Arc<Rdma>) -> bool {
         Arc::ptr_eq(&self.rdma, rdma)
     }
@@ -187,7 +187,7 @@ async fn receive(rdma: Arc<Rdma>) -> Result<StreamPiece> {
 }
 
 /// Converts `error`, an error of the connection, to the I/O error with which a read from the stream
-/// fails. The kind of the I/O error is that of a TCP stream in the same situation.
+/// fails. The I/O error has the kind with which a TCP stream fails in this situation.
 fn read_error(error: Error) -> io::Error {
     match error {
         Error::Disconnected { .. } | Error::Work(_) | Error::Refused { .. } => {

@@ -137,7 +137,7 @@ async fn wait_for_room(rdma: Arc<Rdma>) {
 }
 
 /// Converts `error`, an error of the connection, to the I/O error with which a write to the stream
-/// fails. The kind of the I/O error is that of a TCP stream in the same situation.
+/// fails. The I/O error has the kind with which a TCP stream fails in this situation.
 fn write_error(error: Error) -> io::Error {
     match error {
         Error::Disconnected { .. } | Error::Work(_) | Error::Refused { .. } => {

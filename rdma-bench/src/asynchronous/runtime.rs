@@ -47,9 +47,10 @@ impl Progress {
     }
 }
 
-/// Runs the future `work`, such as the operations of a test, and returns its result. Meanwhile,
-/// checks periodically that the peer is alive and that the operation counter `progress` increases.
-/// If `ends_with_peer` is set, stops when the peer has finished the test, and returns `None`.
+/// Runs the future `work`, such as the operations of a test, and returns its result. While `work`
+/// runs, checks periodically that the peer is alive and that the operation counter `progress`
+/// increases. If `ends_with_peer` is set, stops when the peer has finished the test, and returns
+/// `None`.
 ///
 /// # Errors
 ///

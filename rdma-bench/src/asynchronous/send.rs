@@ -14,8 +14,8 @@ const MAX_PIECE: usize = 4352;
 const MAX_READERS: usize = 16;
 
 /// Measures half of the round trip of a message of `size` bytes and its echo. The client sends
-/// first. `recorder` records the time of each send, and ends the test. Exception: the server of a
-/// test with a duration runs until the caller drops the future.
+/// first. `recorder` records the time of each send, and ends the test. In a test with a duration,
+/// the server does not end the test itself, but runs until the caller drops the future.
 pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder) -> Result<()> {
     let rdma = &setup.rdma;
     let message = setup.allocate(size)?;
@@ -34,7 +34,7 @@ pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder)
     Ok(())
 }
 
-/// Sends the messages of a bandwidth test, each of `size` bytes. Keeps as many sends in flight as
+/// Sends the messages of a bandwidth test, each of `size` bytes. The number of sends in flight is
 /// the depth of the test. `window` decides when the test ends, and measures the time.
 pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Result<()> {
     let message = setup.allocate(size)?;

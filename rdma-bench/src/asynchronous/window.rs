@@ -101,9 +101,9 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Ends the measured time of the test now. A pipelined test must call this function after its
-    /// last operation has completed, because it calls [`Self::complete`] earlier: when the pipeline
-    /// accepts an operation.
+    /// Ends the measured time of the test now. Needed in a pipelined test, after its last operation
+    /// has completed. Such a test calls [`Self::complete`] when the pipeline accepts an operation,
+    /// which is before the operation completes.
     pub(crate) fn end(&self) {
         self.last.set(Instant::now());
     }

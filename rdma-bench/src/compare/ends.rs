@@ -15,8 +15,9 @@ use crate::error::{Error, Result};
 /// Interval between two checks whether a server or client process has ended: long, so that the
 /// checks do not disturb the measurement.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum time that a server may take from its start until it listens on its port, and a client
-/// until its output suffices to start its companion. After this time, the run fails.
+/// Maximum time that the start of a program may take. A server has started when it listens on its
+/// port. A client has started when its output suffices to start its companion (a program that runs
+/// beside the client). After this time, the run fails.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A child process whose output is read while the process runs. The process is killed when this
@@ -212,9 +213,9 @@ pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
 
 /// Runs servers and a client until all have ended, and returns the client's output. Each server has
 /// a command line and the port on which it listens. `companion` derives the command line of a
-/// further program from the client's output; this program runs beside the client until the client
-/// ends. The servers and this program share one processor; the client has another one, if the
-/// machine has more than one.
+/// further program from the client's output. This program runs at the same time as the client, and
+/// is ended with the client. The servers and this program share one processor; the client has
+/// another one, if the machine has more than one.
 ///
 /// Fails if the programs take longer than `limit`. `name` is the name of the measured program in
 /// errors.
@@ -291,8 +292,8 @@ pub(crate) fn run_group(
         .collect()
 }
 
-/// A server and its client, which run at the same time as other such pairs: the command lines of
-/// both programs, and the port on which the server listens.
+/// A server and its client, which run at the same time as other such pairs. Contains the command
+/// lines of both programs, and the port of the server.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) server: Vec<OsString>,

@@ -22,8 +22,8 @@ impl Goal {
     pub(super) const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
     /// Returns the goal of the test `case`: the latency or the bandwidth of rdma-bench may be at
-    /// most ten percent worse than that of perftest. This margin suffices on emulated processors,
-    /// too. Returns `None` for a message size without a goal.
+    /// most ten percent worse than that of perftest. This margin also suffices on emulated
+    /// processors. Returns `None` for a message size without a goal.
     pub fn of(case: &Case) -> Option<Self> {
         Self::SIZES
             .contains(&case.size)

@@ -65,9 +65,9 @@ impl Comparison {
         Some((middle(ratios())?, least, most))
     }
 
-    /// Returns the median of the ratios of all pairs of runs (the result of `rdma-bench` divided by
-    /// the result of perftest), with its 95 % confidence interval. Returns `None` for fewer than
-    /// six pairs, which are too few for such an interval.
+    /// Returns the median of the ratios of all pairs of runs, with its 95 % confidence interval. A
+    /// ratio is the result of `rdma-bench` divided by the result of perftest. Returns `None` for
+    /// fewer than six pairs, which are too few for such an interval.
     pub fn interval(&self) -> Option<Interval> {
         Interval::of(self.pairs.iter().filter_map(Pair::ratio))
     }

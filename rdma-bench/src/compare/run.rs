@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 3;
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
 /// Compares `rdma-bench` (`ours`) with a program of perftest (`peer`): runs the test `case` with
-/// both in turn. Without `peer`, only measures `ours`.
+/// both alternately. Without `peer`, only measures `ours`.
 ///
 /// Measures pairs of runs until the results show that `goal` is met or missed, or until `effort`
 /// allows no further pair. Without a goal or `peer`, stops after the smallest number of pairs that

@@ -36,8 +36,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Maximum time for which this process, after an error, waits for a report that the peer
-    /// failed. The failure of the peer may be the cause of the error.
+    /// Maximum time for which this process, after an error of its own, waits for a report that the
+    /// peer failed. The failure of the peer may be the cause of the error.
     const PEER_FAILURE_WAIT: Duration = Duration::from_millis(200);
 
     /// Creates the control connection, on which server and client coordinate a test, from a
@@ -192,7 +192,7 @@ impl Control {
     }
 
     /// Reports to the peer that this process has finished measuring, with the result `own`. Waits
-    /// until the peer has finished, too, and returns the peer's result.
+    /// until the peer has also finished, and returns the peer's result.
     ///
     /// # Errors
     ///

@@ -29,8 +29,8 @@ impl Watch {
     /// Minimum time between two checks of the control connection, because each check is a system
     /// call.
     const CHECK_INTERVAL: Duration = Duration::from_millis(20);
-    /// Maximum time without a message or completion after the peer has reported that it finished.
-    /// The peer's last message may still be in flight during this time.
+    /// Maximum time that this process waits for a further message or completion after the peer has
+    /// reported that it finished. The peer's last message may still be in flight during this time.
     const MAX_IDLE_AFTER_FINISH: Duration = Duration::from_secs(2);
 
     pub(super) fn new(stream: &TcpStream, limit: Duration, ends_with_peer: bool) -> Result<Self> {
@@ -49,17 +49,17 @@ impl Watch {
         })
     }
 
-    /// Records that a message or a completion has arrived. The time limit for the arrival of the
-    /// next message or completion then starts anew.
+    /// Records that a message or a completion has arrived, and starts the time limit for the next
+    /// message or completion again.
     #[inline]
     pub fn busy(&mut self) {
         self.polls = 0;
         self.idle_since = None;
     }
 
-    /// Records a poll that found no message and no completion; after many such polls, also checks
-    /// the peer. Returns `true` if this process must stop because the peer has finished, or `false`
-    /// to continue polling.
+    /// Records a poll that found neither a message nor a completion. After many such polls, also
+    /// checks the peer. Returns `true` if this process must stop because the peer has finished, or
+    /// `false` to continue polling.
     ///
     /// # Errors
     ///

@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::plan::{Memory, Plan};
 
 /// Size of a cache line in bytes. Memory of different queue pairs begins at multiples of this size,
-/// so that no two queue pairs access the same cache line.
+/// so that two queue pairs never access the same cache line.
 const CACHE_LINE: usize = 64;
 
-/// Allocates and registers `size` bytes of memory of the kind `kind`, and writes to all of it, as
-/// perftest does. Otherwise, the kernel could use a single page of zeros for all pages, which is
-/// faster to read than other memory.
+/// Allocates and registers `size` bytes of memory of the kind `kind`, and writes to all of the
+/// memory, as perftest does. Otherwise, the kernel could use a single page of zeros for all pages.
+/// Reading such a page is faster than reading other memory.
 pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> Result<Buffer> {
     let mut memory = match kind {
         Memory::Device => domain.allocate(size)?,

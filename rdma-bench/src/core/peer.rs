@@ -27,9 +27,9 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Creates as many queue pairs as `plan` says, and connects each to a queue pair of the peer.
-    /// Sends the peer the keys and addresses of `exposed`, the memory that the peer may access, and
-    /// receives the keys and addresses of the peer's memory.
+    /// Creates the queue pairs for one peer, in the number that `plan` says, and connects each to a
+    /// queue pair of the peer. Sends the peer the keys and addresses of `exposed`, the memory that
+    /// the peer may access, and receives the keys and addresses of the peer's memory.
     ///
     /// # Errors
     ///

@@ -94,9 +94,10 @@ pub(super) fn run_bandwidth<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
 }
 
 impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Sender<T, F> {
-    /// Posts requests, one by one or in lists, while requests are left to post and another full
-    /// list would not exceed `connection.depth` outstanding requests of this queue pair. If the
-    /// test measures the peak bandwidth, records the time of each post in `times`.
+    /// Posts requests, one by one or in lists, up to `connection.depth` outstanding requests of
+    /// this queue pair. Stops earlier if all requests of the test are posted, or if another full
+    /// list would exceed the depth. If the test measures the peak bandwidth, records the time of
+    /// each post in `times`.
     #[inline(always)]
     fn fill(&mut self, connection: &Connection, times: &mut Timestamps) -> Result<()> {
         let (depth, list) = (connection.depth, connection.list);

@@ -6,8 +6,8 @@ use super::Connection;
 use super::send::unposted;
 use crate::error::Result;
 
-/// The posted receives of a test: as many as the test's depth, but not more than the number of
-/// messages still expected. A completed receive is posted again.
+/// The posted receives of a test. Their number is the depth of the test, or the number of messages
+/// still expected if that is lower. A completed receive is posted again.
 pub(super) enum Receives {
     /// The receives of queue pairs that have a receive queue each.
     Own(QueuePairMap<QueueReceives>),

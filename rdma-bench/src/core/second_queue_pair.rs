@@ -92,9 +92,9 @@ pub(super) fn latency(
 }
 
 /// Runs the client of a test of latency under load: measures the latency on the first queue pair,
-/// and meanwhile sends other messages on the second. Returns the latency, and the bandwidth of the
-/// second queue pair. Messages that completed after the last answer of the latency test do not
-/// count, because they did not compete with that test.
+/// and at the same time sends other messages on the second. Returns the latency, and the bandwidth
+/// of the second queue pair. Only messages that completed before the last answer of the latency
+/// test count, because later messages did not compete with that test.
 fn run_client(
     connection: &Connection,
     second: &SecondQueuePair,
@@ -195,8 +195,8 @@ fn run_server(
     Measured::beside(&exchange.recorder, 2, Bulk { size, bandwidth })
 }
 
-/// This process's side of the latency test, in which the client sends a message, the server answers
-/// with a message, and so on.
+/// This process's side of a latency test, in which the client and the server alternately send one
+/// message each, beginning with the client.
 struct Exchange {
     sends: SendQueue<Buffer>,
     receives: Receives,

@@ -72,8 +72,8 @@ pub(super) fn latency(
 
 /// Waits until a message of the peer has arrived in the memory `target`: polls the byte at the
 /// offset `place` until it has the value `count`, the peer's message counter. `watch` checks that
-/// the peer is alive. Returns `false` if the peer finished first, so that this process must stop,
-/// too.
+/// the peer is alive. Returns `false` if the peer has finished before, so that this process must
+/// also stop.
 #[inline]
 fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -> Result<bool> {
     while target.load_u8(place)? != count {

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 /// The distance of the two processors of a test: near if they share a cache, otherwise far.
-/// Determined by measuring how long a cache line takes from one processor to the other and back.
+/// Determined from the time that a cache line takes from one processor to the other and back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Distance {
     /// The processors share a cache: the round trip of a cache line takes about 100 ns.
@@ -21,7 +21,7 @@ impl Distance {
 
     /// Returns the distance of two processors: near if they share a cache, else far. `round_trip`
     /// is the time in microseconds that a cache line takes from one processor to the other and
-    /// back, which is shorter if they share a cache.
+    /// back. This time is shorter if they share a cache.
     pub fn of(round_trip: f64) -> Self {
         if round_trip < Self::THRESHOLD {
             Self::Near

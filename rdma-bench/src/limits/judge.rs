@@ -35,10 +35,10 @@ impl Effort {
     /// (one of the value under test, and one of the reference value).
     ///
     /// The measurement ends early if the 95 % confidence interval decides the goal after a number
-    /// of pairs in `checks`. Each check adds a chance of a wrong verdict. If the true median is
-    /// exactly at the goal, the probability of the verdict *met* is 1.5 % with one check after 31
-    /// pairs, 3.9 % with these five checks, and 6.2 % with a check after every pair. So there are
-    /// few checks.
+    /// of pairs in `checks`. Each check adds a chance of a wrong verdict, so there are few checks.
+    /// Suppose that the true median is exactly at the goal. The probability of the verdict *met* is
+    /// then 1.5 % with one check after 31 pairs, and 3.9 % with these five checks. With a check
+    /// after every pair, the probability would be 6.2 %.
     pub const FULL: Self = Self {
         checks: &[7, 11, 15, 23, 31],
         repeats: 10,
@@ -53,8 +53,8 @@ impl Effort {
         time: Duration::from_millis(100),
     };
 
-    /// Returns the effort for a machine with emulated processors: as many pairs of measurements,
-    /// but each run of a program lasts four times as long.
+    /// Returns the effort for a machine with emulated processors: the same number of pairs of
+    /// measurements, but four times the duration of each run of a program.
     pub fn emulated(self) -> Self {
         Self {
             time: self.time * 4,
@@ -267,7 +267,7 @@ impl Judge {
 /// The function `pair` measures one pair. The argument of `pair` is `true` if the value under test
 /// must be measured first, which alternates. If a processor moved during a pair
 /// ([`Pair::has_moved`]), the pair is measured again, at most [`Effort::repeats`] times in a
-/// comparison. After that, such pairs count, too.
+/// comparison. After these repetitions, pairs with a moved processor also count.
 fn measure_pairs(
     row: &Row,
     effort: Effort,

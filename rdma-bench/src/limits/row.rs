@@ -28,7 +28,7 @@ pub struct Row {
 
 impl Row {
     /// Returns whether `name` selects this row: by its full name (`G8a`), by the name without the
-    /// small letter (`G8`), or by the first letter (`G`). Upper and lower case are the same.
+    /// small letter (`G8`), or by the first letter (`G`). Ignores the case of letters.
     pub fn matches_name(&self, name: &str) -> bool {
         let goal = self.id.trim_end_matches(|c: char| c.is_ascii_lowercase());
         let letter = goal.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -161,7 +161,7 @@ impl Unit {
         }
     }
 
-    /// Returns the kind of the numbers that have this unit: times, rates or counts.
+    /// Returns the kind of the numbers that have this unit: a time, a rate or a count.
     pub fn quantity(self) -> Quantity {
         match self {
             Self::Microseconds => Quantity::Time,

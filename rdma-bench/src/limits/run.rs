@@ -165,8 +165,8 @@ impl Run {
         }
     }
 
-    /// Returns the factor that converts the latency that this test reports to the time that one
-    /// message of the test takes: 2 if the test reports half of a round trip, else 1.
+    /// Returns the factor that converts the latency reported by this test to the time of one
+    /// message: 2 if the test reports half of a round trip, else 1.
     pub(super) fn times_per_message(self) -> f64 {
         match self.verb {
             // The reported latency is half of a round trip.

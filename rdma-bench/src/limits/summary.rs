@@ -36,8 +36,8 @@ impl Summary {
         self.outcomes.push((*row, Outcome::NotMeasured));
     }
 
-    /// Adds the comparison `row` to the summary as one that this system cannot measure, because the
-    /// system lacks something that the comparison needs. Such comparisons do not make the run fail.
+    /// Adds the comparison `row` to the summary as impossible on this system, because the system
+    /// lacks something that the comparison needs. Such comparisons do not make the run fail.
     pub fn impossible(&mut self, row: &Row) {
         self.outcomes.push((*row, Outcome::Impossible));
     }

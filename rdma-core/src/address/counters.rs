@@ -9,7 +9,8 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::{ContextHandle, CountersHandle};
 
-/// A set of counters for packets that flow rules steer. Clones refer to the same counters.
+/// A set of counters of the packets that match [flow rules](super::FlowRule). Clones refer to the
+/// same counters.
 ///
 /// The counter at each index counts the quantity that [`Self::attach`] selected for that index. A
 /// flow updates the counters if its rule contains [`count`](super::FlowRule::count). Few devices
@@ -82,7 +83,7 @@ impl Counters {
         self.handle.check(context)
     }
 
-    /// Reads the values of the first `values.len()` counters from the device.
+    /// Reads the values of the first `values.len()` counters from the device into `values`.
     ///
     /// # Errors
     ///
@@ -93,7 +94,7 @@ impl Counters {
     }
 
     /// Reads the first `values.len()` counters like [`Self::read`], but from the driver's cache if
-    /// it has one.
+    /// the driver has a cache.
     ///
     /// # Errors
     ///

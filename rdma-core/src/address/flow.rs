@@ -9,8 +9,9 @@ use crate::error::Result;
 use crate::ffi::FlowHandle;
 use crate::queue_pair::QueuePair;
 
-/// An active flow, which steers packets of a port to a queue pair until it is dropped. Clones refer
-/// to the same flow. A flow keeps its queue pair and its counters alive.
+/// An active flow: the device delivers the packets of a port that match a rule to a queue pair.
+/// Clones refer to the same flow. Dropping the last clone ends the flow. A flow keeps its queue
+/// pair and its counters alive.
 ///
 /// A flow is `Send` and `Sync`, because it is immutable. Few devices support flow steering; on
 /// other devices [`Self::steer`] returns an error that [is
@@ -22,8 +23,8 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Steers the packets that match a rule to a queue pair, which must be a raw packet or datagram
-    /// queue pair.
+    /// Makes the device deliver the packets that match `rule` to `queue_pair`. The queue pair must
+    /// be a raw packet or datagram queue pair.
     ///
     /// # Errors
     ///

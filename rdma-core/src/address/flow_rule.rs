@@ -47,8 +47,8 @@ pub struct EthernetMatch {
     pub vlan: Option<u16>,
 }
 
-/// Conditions on the IPv4 header of a packet. `None` matches every value. The number next to an
-/// address is the length of the prefix that must match, up to 32 bits.
+/// Conditions on the IPv4 header of a packet. `None` matches every value. The prefix length of an
+/// address is the number of its leading bits that must match, up to 32.
 #[doc(alias = "ibv_flow_spec_ipv4_ext")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Ipv4Match {
@@ -114,48 +114,51 @@ impl FlowRule {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL, port)
     }
 
-    /// Creates a rule for all packets that the port `port` receives and that match no other rule.
+    /// Creates a rule for all received packets of the port `port` that match no other rule.
     #[doc(alias = "IBV_FLOW_ATTR_ALL_DEFAULT")]
     pub fn all_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_ALL_DEFAULT, port)
     }
 
-    /// Creates a rule for all multicast packets that the port `port` receives and that match no
-    /// other rule.
+    /// Creates a rule for all received multicast packets of the port `port` that match no other
+    /// rule.
     #[doc(alias = "IBV_FLOW_ATTR_MC_DEFAULT")]
     pub fn multicast_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_MC_DEFAULT, port)
     }
 
-    /// Creates a rule that delivers a copy of every packet of the port `port`.
+    /// Creates a rule that delivers a copy of every packet of the port `port` to the queue pair of
+    /// the flow.
     #[doc(alias = "IBV_FLOW_ATTR_SNIFFER")]
     pub fn sniffer(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_SNIFFER, port)
     }
 
-    /// Sets the priority of the rule. Of several matching rules, the one with the smallest number
-    /// applies. The default is 0.
+    /// Sets the priority of the rule. If several rules match a packet, the rule with the smallest
+    /// number applies. The default is 0.
     pub fn priority(mut self, priority: u16) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Makes the rule pass matching packets on to rules with larger priority numbers, which can
-    /// then match them as well.
+    /// Makes the rule pass matching packets on. Rules with larger priority numbers can then match
+    /// the same packets.
     #[doc(alias = "IBV_FLOW_ATTR_FLAGS_DONT_TRAP")]
     pub fn pass_on(mut self) -> Self {
         self.flags |= sys::ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_DONT_TRAP.0;
         self
     }
 
-    /// Applies the rule to packets that the port sends, instead of packets that it receives.
+    /// Applies the rule to packets that the port sends. By default a rule applies to received
+    /// packets.
     #[doc(alias = "IBV_FLOW_ATTR_FLAGS_EGRESS")]
     pub fn egress(mut self) -> Self {
         self.flags |= sys::ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_EGRESS.0;
         self
     }
 
-    /// Adds conditions on the Ethernet header: the rule matches only packets that meet them.
+    /// Adds conditions on the Ethernet header. The rule then matches only packets that meet these
+    /// conditions.
     #[doc(alias = "IBV_FLOW_SPEC_ETH")]
     pub fn ethernet(self, frames: &EthernetMatch) -> Self {
         type Spec = sys::ibv_flow_spec_eth;
@@ -177,7 +180,8 @@ impl FlowRule {
         )
     }
 
-    /// Adds conditions on the IPv4 header: the rule matches only packets that meet them.
+    /// Adds conditions on the IPv4 header. The rule then matches only packets that meet these
+    /// conditions.
     #[doc(alias = "IBV_FLOW_SPEC_IPV4_EXT")]
     pub fn ipv4(self, packets: &Ipv4Match) -> Self {
         type Spec = sys::ibv_flow_spec_ipv4_ext;
@@ -206,7 +210,8 @@ impl FlowRule {
         })
     }
 
-    /// Adds conditions on the IPv6 header: the rule matches only packets that meet them.
+    /// Adds conditions on the IPv6 header. The rule then matches only packets that meet these
+    /// conditions.
     #[doc(alias = "IBV_FLOW_SPEC_IPV6")]
     pub fn ipv6(self, packets: &Ipv6Match) -> Self {
         type Spec = sys::ibv_flow_spec_ipv6;
@@ -240,13 +245,15 @@ impl FlowRule {
         })
     }
 
-    /// Adds conditions on the UDP header: the rule matches only packets that meet them.
+    /// Adds conditions on the UDP header. The rule then matches only packets that meet these
+    /// conditions.
     #[doc(alias = "IBV_FLOW_SPEC_UDP")]
     pub fn udp(self, packets: &PortMatch) -> Self {
         self.ports(sys::ibv_flow_spec_type::IBV_FLOW_SPEC_UDP, packets)
     }
 
-    /// Adds conditions on the TCP header: the rule matches only packets that meet them.
+    /// Adds conditions on the TCP header. The rule then matches only packets that meet these
+    /// conditions.
     #[doc(alias = "IBV_FLOW_SPEC_TCP")]
     pub fn tcp(self, packets: &PortMatch) -> Self {
         self.ports(sys::ibv_flow_spec_type::IBV_FLOW_SPEC_TCP, packets)
@@ -279,7 +286,7 @@ impl FlowRule {
         })
     }
 
-    /// Makes the rule discard matching packets, which are then not delivered.
+    /// Makes the device discard packets that match this rule.
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_DROP")]
     pub fn discard(self) -> Self {
         type Spec = sys::ibv_flow_spec_action_drop;
@@ -287,8 +294,8 @@ impl FlowRule {
         self.layer(kind, size_of::<Spec>(), |_| {})
     }
 
-    /// Makes this flow rule count the packets that match it in `counters`. [`Counters::attach`]
-    /// must be called before: it selects the counted quantity.
+    /// Makes the device count the packets that match this rule in `counters`. The program must call
+    /// [`Counters::attach`] first, to select the counted quantity (packets or bytes).
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_COUNT")]
     pub fn count(mut self, counters: &Counters) -> Self {
         type Spec = sys::ibv_flow_spec_counter_action;
@@ -301,7 +308,8 @@ impl FlowRule {
     }
 
     /// Appends a condition or an action to this flow rule, as a C struct of the type `kind` and of
-    /// `size` bytes. The struct begins with its type and its size; `fill` fills in the rest.
+    /// `size` bytes. This method writes the type and the size at the beginning of the struct.
+    /// `fill` writes the other fields.
     fn layer(
         mut self,
         kind: sys::ibv_flow_spec_type,
@@ -320,8 +328,8 @@ impl FlowRule {
         self
     }
 
-    /// Returns the C struct of the rule, and the bytes of the C structs of its conditions and
-    /// actions, which must directly follow the C struct of the rule in memory.
+    /// Returns the C struct of the rule, and the bytes of the C structs of the conditions and
+    /// actions. In memory, these bytes must directly follow the C struct of the rule.
     pub(crate) fn attributes(&self) -> Result<(sys::ibv_flow_attr, &[u8])> {
         let size = size_of::<sys::ibv_flow_attr>() + self.layers.len();
         let (Ok(size), Ok(count)) = (u16::try_from(size), u8::try_from(self.count)) else {
@@ -345,7 +353,8 @@ impl FlowRule {
     }
 }
 
-/// The bytes of a C struct that is being filled in: a condition or an action of a flow rule.
+/// The bytes of the C struct of one condition or action of a flow rule, while the crate fills in
+/// the struct.
 struct Layer<'a>(&'a mut [u8]);
 
 impl Layer<'_> {
@@ -364,8 +373,8 @@ impl Layer<'_> {
         self.put(mask, significant);
     }
 
-    /// Makes the rule match a header field exactly, if `bytes` is present. `value` and `mask` are
-    /// the offsets of the field and of its mask in the C struct.
+    /// Adds the condition that a header field equals `bytes`. Does nothing if `bytes` is `None`.
+    /// `value` and `mask` are the offsets of the field and of the field's mask in the C struct.
     fn exact(&mut self, value: usize, mask: usize, bytes: Option<&[u8]>) {
         if let Some(bytes) = bytes {
             self.put(value, bytes);

@@ -11,16 +11,16 @@ use crate::queue_pair::{QueuePair, Transport};
 /// The membership of a datagram queue pair in a multicast group: the queue pair receives a copy of
 /// each datagram to the group. Dropping this value ends the membership.
 ///
-/// The value keeps the queue pair alive. If a queue pair has several memberships in one group, the
-/// membership ends when the last value is dropped.
+/// The value keeps the queue pair alive. A program can create several values for one queue pair and
+/// one group. The membership ends when the last of these values is dropped.
 ///
 /// `GroupMembership` is `Send` and `Sync`: drivers lock their groups, and this crate locks its
 /// count of memberships.
 ///
 /// The network must also deliver the group's packets to this machine. On InfiniBand the port must
-/// join the group at the subnet manager. On Ethernet the system must join the group's IP address.
-/// softroce does so itself; for the kernel's Soft-RoCE and for network cards, join with a UDP
-/// socket, as in the example, or with the connection manager.
+/// join the group at the subnet manager. On Ethernet the system must join the group's IP address. A
+/// softroce device joins the address itself. For the kernel's Soft-RoCE and for network cards, the
+/// program must join with a UDP socket, as in the example, or with the connection manager.
 ///
 /// ```no_run
 /// # fn example(queue_pair: rdma_core::QueuePair) -> Result<(), Box<dyn std::error::Error>> {
@@ -55,8 +55,8 @@ pub fn multicast_gid(group: IpAddr) -> Result<Gid> {
 }
 
 impl QueuePair {
-    /// Makes the queue pair a member of a multicast group. `gid` is the group's GID, and `lid` its
-    /// LID on InfiniBand.
+    /// Makes the queue pair a member of a multicast group. `gid` is the GID of the group. `lid` is
+    /// the LID of the group on InfiniBand, and 0 on Ethernet.
     ///
     /// # Errors
     ///

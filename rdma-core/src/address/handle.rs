@@ -8,12 +8,12 @@ use crate::error::{Error, Result};
 use crate::ffi::{AddressHandleOwner, ContextHandle};
 use crate::protection_domain::ProtectionDomain;
 
-/// An address handle: the path to a port, prepared by the device for sending. Datagrams name an
-/// address handle as a part of their destination.
+/// An address handle: an object of the device that contains the path to a destination port. The
+/// [`Destination`] of each datagram contains an address handle.
 ///
-/// Clones refer to the same handle, which is destroyed with the last clone. A request that uses the
-/// handle keeps a clone until it has completed. Address handles are `Send` and `Sync`, because they
-/// are immutable.
+/// Clones refer to the same handle. Dropping the last clone destroys the handle. A request that
+/// uses the handle keeps a clone until it has completed. Address handles are `Send` and `Sync`,
+/// because they are immutable.
 #[doc(alias = "ibv_ah")]
 #[derive(Debug, Clone)]
 pub struct AddressHandle {
@@ -66,8 +66,8 @@ impl AddressHandle {
         self.owner.context()
     }
 
-    /// Checks that the handle belongs to `context`: another driver would interpret the pointer as
-    /// one of its own objects.
+    /// Returns an error if the address handle does not belong to `context`. The driver of another
+    /// device would interpret the pointer of the handle as one of its own objects.
     #[inline]
     pub(crate) fn check(&self, context: &Arc<ContextHandle>) -> Result<()> {
         if Arc::ptr_eq(self.owner.context(), context) {
@@ -93,8 +93,8 @@ pub struct Destination {
     /// multicast group.
     #[doc(alias = "remote_qpn")]
     pub queue_pair: u32,
-    /// The Q_Key of the destination queue pair. If the highest bit is set, the sender's own Q_Key
-    /// is sent instead (IBTA volume 1, 10.2.5).
+    /// The Q_Key of the destination queue pair. If the highest bit is set, the device instead sends
+    /// the Q_Key of the sending queue pair (IBTA volume 1, 10.2.5).
     #[doc(alias = "remote_qkey")]
     pub qkey: u32,
 }

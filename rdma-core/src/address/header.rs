@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 /// receive must be 40 bytes longer than the message. The 40 bytes contain the global route header
 /// of InfiniBand and RoCE v1, or the IPv6 header of RoCE v2, which has the same layout. An IPv4
 /// header is in the last 20 bytes; the first 20 are then undefined (RoCE v2 annex, A17.4.5.1). On
-/// InfiniBand all 40 bytes are undefined if the datagram has no global route header, which the
-/// completion reports.
+/// InfiniBand, a datagram can have no global route header; all 40 bytes are then undefined. The
+/// completion reports whether the datagram has the header.
 #[doc(alias = "ibv_grh")]
 #[doc(alias = "GRH")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -113,7 +113,7 @@ impl DatagramHeader {
         }
     }
 
-    /// Returns the destination address as a GID, which belongs to this machine or to a multicast
+    /// Returns the destination address as a GID. The GID belongs to this machine or to a multicast
     /// group.
     pub fn destination(&self) -> Gid {
         match self {
@@ -122,7 +122,8 @@ impl DatagramHeader {
         }
     }
 
-    /// Returns the traffic class, which contains DSCP and ECN on RoCE v2.
+    /// Returns the traffic class of the datagram. On RoCE v2, the traffic class contains DSCP and
+    /// ECN.
     pub fn traffic_class(&self) -> u8 {
         match self {
             Self::Ipv4(header) => header.traffic_class,
@@ -194,8 +195,9 @@ mod tests {
 
     use super::*;
 
-    /// Returns an IPv4 header from 10.0.0.1 to 10.0.0.2 with its checksum, as a receive stores it:
-    /// after 20 undefined bytes, which have the value `front` here.
+    /// Returns the 40 bytes that a receive stores for an IPv4 datagram from 10.0.0.1 to 10.0.0.2.
+    /// The IPv4 header, with a correct checksum, follows 20 undefined bytes. Each undefined byte
+    /// has the value `front`.
     fn ipv4(front: u8) -> [u8; 40] {
         let mut bytes = [front; 40];
         bytes[20..].copy_from_slice(&[

@@ -4,15 +4,16 @@ use std::fmt;
 
 use crate::ffi::{megabits_of_rate, rate_of_megabits};
 
-/// A limit for the rate of packets to a destination, for a path with a link that is slower than the
-/// port. The value is a code of IBTA volume 1, table 224 (`ibv_rate`).
+/// A limit for the rate of packets to a destination. A program sets the limit for a path that
+/// contains a link that is slower than the local port. The value is a code of IBTA volume 1, table
+/// 224 (`ibv_rate`).
 #[doc(alias = "ibv_rate")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StaticRate(pub u8);
 
 impl StaticRate {
-    /// The default: packets are limited only by the rate of the port.
+    /// The default rate: only the rate of the port limits the packets.
     #[doc(alias = "IBV_RATE_MAX")]
     pub const PORT: Self = Self(0);
 
@@ -29,8 +30,8 @@ impl StaticRate {
         rate_of_megabits(megabits).map(Self)
     }
 
-    /// Returns the rate in Mbit/s; `None` for [`Self::PORT`], which sets no limit, and for an
-    /// unknown code.
+    /// Returns the rate in Mbit/s. Returns `None` for [`Self::PORT`], which sets no limit, and for
+    /// an unknown code.
     #[doc(alias = "ibv_rate_to_mbps")]
     pub fn megabits(self) -> Option<u32> {
         megabits_of_rate(self.0)

@@ -43,8 +43,8 @@ pub struct AddressVector {
     /// The destination LID; 0 on Ethernet.
     #[doc(alias = "dlid")]
     pub lid: u16,
-    /// The service level of packets, 0 to 15: the class of traffic to which they belong, for
-    /// example for a priority.
+    /// The service level of packets, 0 to 15: a class of traffic. The network can, for example,
+    /// give each class a priority.
     #[doc(alias = "sl")]
     pub service_level: u8,
     /// The low bits of the LID from which packets are sent, if the port has several LIDs.
@@ -58,8 +58,8 @@ impl AddressVector {
     /// The default hop limit of packets.
     pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
-    /// Creates a path from the port and the GID of `from` to the GID `gid`. If one of the two GIDs
-    /// is zero, as is possible on InfiniBand, the path leads to the LID `lid` only.
+    /// Creates a path from the port and the GID of `from` to the GID `gid`. On InfiniBand, if one
+    /// of the two GIDs is zero, the path uses only the LID `lid`.
     pub fn new(from: &LocalAddress, gid: Gid, lid: u16) -> Self {
         let both = !from.gid.is_zero() && !gid.is_zero();
         let global = from.link_layer == LinkLayer::Ethernet || both;
@@ -77,16 +77,17 @@ impl AddressVector {
         }
     }
 
-    /// Creates a path from the port and GID of `from` to the peer's port.
+    /// Creates a path from the port and the GID of `from` to the port of `peer`, a remote queue
+    /// pair.
     pub fn to_endpoint(from: &LocalAddress, peer: &Endpoint) -> Self {
         Self::new(from, peer.gid, peer.lid)
     }
 
     /// Creates a path for replies to a received datagram.
     ///
-    /// `grh` is the beginning of the receive's memory, whose first 40 bytes are not a part of the
-    /// message: they contain the global route header, or an IPv4 header in the last 20 bytes (RoCE
-    /// v2 annex, A17.4.5.1). `port` is the port that received the datagram.
+    /// `grh` is the beginning of the memory of the receive. The first 40 bytes are not a part of
+    /// the message. They contain the global route header, or an IPv4 header in the last 20 bytes
+    /// (RoCE v2 annex, A17.4.5.1). `port` is the number of the port that received the datagram.
     ///
     /// The method fails for a datagram to a multicast group, because the datagram contains no GID
     /// of this port. In that case use [`Self::new`] with the
@@ -110,8 +111,8 @@ impl AddressVector {
         ffi::vector_of_completion(context.handle(), completion, header, port)
     }
 
-    /// Checks the fields whose types allow more values than the protocol does. Returns an error for
-    /// a value out of range.
+    /// Returns an error if a field is out of the range that the protocol allows. Checks only fields
+    /// whose types allow such values.
     pub(crate) fn checked(&self) -> Result<()> {
         let limits = [
             ("service level", u32::from(self.service_level), 15),

@@ -20,8 +20,8 @@ pub struct AddressQuery<'a> {
     route: bool,
 }
 
-/// An address in the result of an [`AddressQuery`], with the parameters for connecting to it or
-/// listening at it.
+/// An address in the result of an [`AddressQuery`]. Also contains the parameters for connecting to
+/// the address or for listening at the address.
 #[doc(alias = "rdma_addrinfo")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -45,7 +45,8 @@ pub struct AddressInfo {
 }
 
 impl<'a> AddressQuery<'a> {
-    /// Creates a query for addresses to connect to `service` on the host `node`.
+    /// Creates a query for addresses to connect to `service` on the host `node`. `node` is a host
+    /// name or an IP address. `service` is a service name or a port number.
     pub fn new(node: &'a str, service: &'a str) -> Self {
         Self {
             node: Some(node),
@@ -57,8 +58,8 @@ impl<'a> AddressQuery<'a> {
         }
     }
 
-    /// Creates a query for a server that listens at all local addresses. `service` is the name or
-    /// the number of its port.
+    /// Creates a query for a server that listens at all local addresses. `service` is a service
+    /// name or a port number.
     #[doc(alias = "RAI_PASSIVE")]
     pub fn listen(service: &'a str) -> Self {
         Self {
@@ -82,14 +83,15 @@ impl<'a> AddressQuery<'a> {
         self
     }
 
-    /// Requires that the host in this query is a numeric address, so that no name is looked up.
+    /// Requires that the host in this query is a numeric address. The resolver then looks up no
+    /// name.
     #[doc(alias = "RAI_NUMERICHOST")]
     pub fn numeric(mut self) -> Self {
         self.numeric = true;
         self
     }
 
-    /// Makes the query look up no route to the address. The returned addresses contain no route.
+    /// Makes the query return addresses without routes. The resolver then looks up no route.
     #[doc(alias = "RAI_NOROUTE")]
     pub fn without_route(mut self) -> Self {
         self.route = false;

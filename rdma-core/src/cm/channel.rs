@@ -19,7 +19,8 @@ pub struct EventChannel {
 }
 
 impl EventChannel {
-    /// Creates a channel, to which identifiers can deliver their events.
+    /// Creates an event channel. Connection identifiers that are created with this channel deliver
+    /// their events to the channel.
     ///
     /// # Errors
     ///
@@ -41,7 +42,7 @@ impl EventChannel {
         &self.handle
     }
 
-    /// Returns the next event if one is pending, without waiting.
+    /// Returns the next event, or `None` if no event is pending. Does not wait.
     ///
     /// # Errors
     ///
@@ -82,8 +83,8 @@ impl EventChannel {
     }
 
     /// Returns the underlying `rdma_event_channel`. The pointer is valid as long as this channel
-    /// exists. The caller must not read events through the pointer, because this type keeps the
-    /// data that maps events to identifiers.
+    /// exists. The caller must not read events through the pointer, because only [`EventChannel`]
+    /// can assign an event to its identifier.
     pub fn as_raw(&self) -> *mut ibverbs_sys::rdma_event_channel {
         self.handle.as_raw()
     }

@@ -12,7 +12,8 @@ use super::{
 use crate::error::{Errno, Error, Result};
 use crate::queue_pair::{PreparedQueuePair, QueuePair};
 
-/// The local side of a connection that is not established yet, but already has its queue pair.
+/// A connection that is not established yet. The queue pair of this side already exists, and
+/// receives can be posted to it.
 #[derive(Debug)]
 #[must_use = "dropping it gives the connection up"]
 pub struct PreparedConnection {
@@ -105,8 +106,8 @@ impl PreparedConnection {
     }
 }
 
-/// An established connection: a queue pair, and the connection identifier, whose events report that
-/// the peer has disconnected.
+/// An established connection to a peer: a queue pair and a connection identifier. An event of the
+/// identifier reports that the peer has disconnected.
 ///
 /// Dropping the connection disconnects it: the peer is notified, and the queue pair is moved to the
 /// error state even if clones of it exist. [`Self::into_parts`] returns the queue pair and the
@@ -120,9 +121,9 @@ pub struct Connection {
     events: SharedEvents,
 }
 
-/// State of a connection that its threads share, and the right to read the connection's events. An
-/// event can be read only once. One thread at a time therefore reads events, and stores the state
-/// that the events report for the waiting threads.
+/// The state of a connection, shared by all threads that use the connection. An event can be read
+/// only once, so only one thread at a time reads events. That thread stores the state that the
+/// events report, and the other threads wait for the stored state.
 #[derive(Debug, Default)]
 struct SharedEvents {
     known: Mutex<KnownState>,
@@ -130,7 +131,8 @@ struct SharedEvents {
     changed: Condvar,
 }
 
-/// State of a connection as this side knows it, protected by the lock of [`SharedEvents`].
+/// The state of a connection, as far as this side knows the state. The lock of [`SharedEvents`]
+/// protects this value.
 #[derive(Debug, Clone, Copy, Default)]
 struct KnownState {
     /// Set once this side has disconnected, or the connection was split by
@@ -146,7 +148,8 @@ impl SharedEvents {
         *self.known.lock()
     }
 
-    /// Records that this side disconnects. Returns `false` if this was recorded before.
+    /// Marks the connection as ended by this side, and wakes all waiting threads. Returns `false`
+    /// if the connection was already marked.
     fn end(&self) -> bool {
         let mut known = self.known.lock();
         let is_new = !std::mem::replace(&mut known.has_ended, true);
@@ -154,9 +157,10 @@ impl SharedEvents {
         is_new
     }
 
-    /// Acquires the right to read events. Waits while another thread has the right. Returns `None`
-    /// once `is_enough` returns `true` for the known state, because the caller then needs no
-    /// further event, or if `deadline` passes first.
+    /// Acquires the right to read the events of the connection. Waits while another thread holds
+    /// the right. Returns `None` if `is_enough` returns `true` for the known state of the
+    /// connection, because the caller then needs no further event. Also returns `None` if
+    /// `deadline` passes.
     fn acquire_right(
         &self,
         deadline: Option<Instant>,
@@ -182,12 +186,13 @@ impl SharedEvents {
     }
 }
 
-/// The right of one thread to read the events of a connection. The holder does not hold the lock of
-/// [`SharedEvents`], so that other threads wait no longer than their own time limits.
+/// The right of one thread to read the events of a connection. Dropping this value releases the
+/// right. The thread does not hold the lock of [`SharedEvents`] while it reads. Other threads
+/// therefore wait no longer than their own time limits.
 struct ReadingRight<'a>(&'a SharedEvents);
 
 impl ReadingRight<'_> {
-    /// Stores the state that an event has reported.
+    /// Stores `state`, the state of the connection that an event has reported.
     fn report(&self, state: ReportedState) {
         self.0.known.lock().reported = state;
     }
@@ -200,10 +205,10 @@ impl Drop for ReadingRight<'_> {
     }
 }
 
-/// State of a connection as reported by the events read so far.
+/// The state of a connection according to the events that this side has read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ReportedState {
-    /// No event has reported an end.
+    /// No event has reported the end of the connection.
     #[default]
     Open,
     /// The peer has disconnected, or has confirmed that this side has disconnected.
@@ -239,8 +244,8 @@ impl Connection {
         &self.waiting.channel
     }
 
-    /// Returns the connection parameters that the peer has sent, for example its limits of RDMA
-    /// reads.
+    /// Returns the connection parameters that the peer has sent, for example the peer's limits of
+    /// outstanding RDMA reads.
     pub fn peer(&self) -> &PeerParameters {
         &self.peer
     }
@@ -251,15 +256,18 @@ impl Connection {
         &self.peer.private_data
     }
 
-    /// Waits until the peer has disconnected or exited, until this side disconnects, or until
-    /// `timeout` has passed (`None`: no timeout). Returns whether the connection has ended. After
-    /// the peer has disconnected, also moves the queue pair to the error state and confirms to the
-    /// peer. If one of these two verbs fails, only logs the error.
+    /// Waits until the connection has ended or `timeout` has passed, and returns whether the
+    /// connection has ended. A connection ends when the peer disconnects or exits, or when this
+    /// side disconnects. A `timeout` of `None` means no limit.
+    ///
+    /// After the peer has disconnected, this method also moves the queue pair to the error state,
+    /// and confirms the disconnection to the peer. If one of these two verbs fails, this method
+    /// only logs the error.
     ///
     /// Several threads may wait at the same time.
     ///
-    /// A failure of the peer's machine or of the network produces no event; only failed requests of
-    /// the queue pair reveal it.
+    /// No event reports a failure of the peer's machine or of the network. Requests of the queue
+    /// pair then fail.
     ///
     /// # Errors
     ///
@@ -309,8 +317,8 @@ impl Connection {
         Ok(!self.wait_disconnected(Some(Duration::ZERO))?)
     }
 
-    /// Disconnects: moves the queue pair to the error state, informs the peer, and waits for the
-    /// peer's confirmation. The peer confirms when its program calls [`Self::wait_disconnected`],
+    /// Moves the queue pair to the error state, disconnects from the peer, and waits for the peer's
+    /// confirmation. The peer confirms when its program calls [`Self::wait_disconnected`],
     /// [`Self::is_connected`] or this method, or drops the connection. Dropping the `Connection`
     /// disconnects without waiting.
     ///
@@ -350,8 +358,9 @@ impl Connection {
         })
     }
 
-    /// Moves the queue pair to the error state, and disconnects: informs the peer, or confirms if
-    /// the peer has disconnected first. Later calls have no effect.
+    /// Moves the queue pair to the error state, and disconnects from the peer. If the peer has
+    /// disconnected first, confirms the disconnection to the peer. Calls after the first call have
+    /// no effect.
     fn end(&self) -> Result<()> {
         if !self.events.end() {
             return Ok(());
@@ -386,7 +395,7 @@ impl Drop for Connection {
     }
 }
 
-/// Receiver of the events of one connection identifier, with a time limit for each step of
+/// The receiver of the events of one connection identifier, with a time limit for each step of
 /// connecting and disconnecting.
 pub(super) struct EventWaiter {
     pub(super) channel: EventChannel,
@@ -404,10 +413,10 @@ impl fmt::Debug for EventWaiter {
 }
 
 impl EventWaiter {
-    /// Waits for the event that completes `step`, a step of connecting or disconnecting. Returns the
-    /// data that `pick` takes from the event. The function `pick` returns any unexpected event
-    /// unchanged as `Err`. Such an event becomes an error if it ends the connection, and is
-    /// otherwise ignored.
+    /// Waits for the event that completes `step`, a step of connecting or disconnecting. Returns
+    /// the value that `pick` returns as `Ok` for that event. This method calls `pick` for every
+    /// event. `pick` must return an unexpected event unchanged as `Err`. An unexpected event that
+    /// ends the connection becomes an error; other unexpected events are ignored.
     pub(super) fn until<T>(
         &self,
         step: ConnectionStep,
@@ -416,7 +425,8 @@ impl EventWaiter {
         self.until_time(Instant::now().checked_add(self.timeout), step, pick)
     }
 
-    /// Waits for the event that completes `step` like [`Self::until`], at most until `deadline`.
+    /// Waits for the event that completes `step`, at most until `deadline`. Otherwise works like
+    /// [`Self::until`].
     fn until_time<T>(
         &self,
         deadline: Option<Instant>,

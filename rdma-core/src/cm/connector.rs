@@ -15,7 +15,8 @@ use crate::queue_pair::QueuePairBuilder;
 /// The default time limit of each step of establishing or ending a connection.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// A builder for a connection to a listening peer. Each step blocks for a limited time.
+/// A builder for a connection to a listening peer. [`Self::connect`] and [`Self::resolve`] block.
+/// Each step (address resolution, route resolution, connecting) has a time limit.
 #[derive(Debug, Clone)]
 #[must_use = "a connector does nothing until `resolve` or `connect`"]
 pub struct Connector {
@@ -40,7 +41,8 @@ impl Connector {
         }
     }
 
-    /// Sets the local address. By default the route to the destination determines it.
+    /// Sets the local address from which to connect. By default the system chooses the local
+    /// address by its route to the destination.
     pub fn source(mut self, source: SocketAddr) -> Self {
         self.source = Some(source);
         self
@@ -72,8 +74,8 @@ impl Connector {
         self
     }
 
-    /// Resolves the destination to a local device and a link address, and resolves the route to the
-    /// peer.
+    /// Finds the local device, the link address and the route by which this machine reaches the
+    /// destination. Blocks until the route is resolved or a step has failed.
     ///
     /// # Errors
     ///
@@ -105,8 +107,9 @@ impl Connector {
         Ok(ResolvedPeer { id, waiting })
     }
 
-    /// Resolves the route to the peer, calls `builder` with the device of the route, creates the
-    /// queue pair that `builder` describes, and connects it.
+    /// Connects to the peer: resolves the route to the peer, creates a queue pair, and connects the
+    /// queue pair. This method calls `builder` with the device of the route. `builder` returns the
+    /// settings of the queue pair.
     ///
     /// If the peer sends first, receives must be posted before the connection is established. In
     /// that case call [`Self::resolve`], [`ResolvedPeer::prepare`] and
@@ -114,7 +117,8 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// The errors of these three methods, and of `builder`.
+    /// The errors of [`Self::resolve`], [`ResolvedPeer::prepare`] and
+    /// [`PreparedConnection::establish`], and the error that `builder` returns.
     #[doc(alias = "rdma_connect")]
     pub fn connect(
         &self,
@@ -127,8 +131,8 @@ impl Connector {
     }
 }
 
-/// A peer to which a route has been resolved, so that the queue pair for the connection can be
-/// created. Created by [`Connector::resolve`].
+/// A peer to which [`Connector::resolve`] has found a route. The next step is to create the queue
+/// pair for the connection by [`Self::prepare`].
 #[derive(Debug)]
 pub struct ResolvedPeer {
     id: ConnectionId,
@@ -136,12 +140,14 @@ pub struct ResolvedPeer {
 }
 
 impl ResolvedPeer {
-    /// Returns the connection identifier, which knows the device and the addresses of both sides.
+    /// Returns the connection identifier of this side, from which the program can query the device
+    /// and the addresses of both sides.
     pub fn id(&self) -> &ConnectionId {
         &self.id
     }
 
-    /// Returns the open device that the route uses: see [`ConnectionId::context`].
+    /// Returns the context (open device) of the device that the route uses, like
+    /// [`ConnectionId::context`].
     ///
     /// # Errors
     ///
@@ -150,8 +156,8 @@ impl ResolvedPeer {
         self.id.context()
     }
 
-    /// Creates the queue pair of the connection in INIT, so that receives can be posted before the
-    /// peer sends.
+    /// Creates the queue pair of the connection in the state INIT. Receives can be posted in this
+    /// state, before the peer sends.
     ///
     /// # Errors
     ///
@@ -165,8 +171,9 @@ impl ResolvedPeer {
         ))
     }
 
-    /// Queries the datagram queue pair of the peer. [`PeerParameters::destination`] of the result
-    /// is the destination for datagrams to that queue pair.
+    /// Queries the datagram queue pair of the peer, and waits for the response.
+    /// [`PeerParameters::destination`] of the result is the destination for datagrams to that queue
+    /// pair.
     ///
     /// # Errors
     ///

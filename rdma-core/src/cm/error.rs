@@ -101,7 +101,8 @@ impl ConnectionError {
     }
 }
 
-/// A step of establishing or ending a connection, named in errors.
+/// A step of establishing or ending a connection. If a step fails or exceeds its time limit, the
+/// [`ConnectionError`] contains the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectionStep {
@@ -154,7 +155,7 @@ impl fmt::Display for ConnectionStep {
 pub struct EventStatus(pub i32);
 
 impl EventStatus {
-    /// Returns the error number, if the status is a negative `errno`.
+    /// Returns the error number, or `None` if the status is not a negative `errno`.
     pub fn errno(self) -> Option<Errno> {
         (self.0 < 0).then(|| Errno(self.0.saturating_neg()))
     }

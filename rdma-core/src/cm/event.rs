@@ -60,7 +60,8 @@ pub enum ConnectionEventKind {
         /// The private data that the peer's program sent with the rejection, padded with zeros.
         private_data: Vec<u8>,
     },
-    /// The connection is established; for a datagram identifier, the peer's queue pair is known.
+    /// The connection is established. For a datagram identifier, this event instead reports the
+    /// peer's queue pair.
     #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     Established(PeerParameters),
     /// The peer has disconnected or exited, or has confirmed that this side disconnected.
@@ -84,16 +85,16 @@ pub enum ConnectionEventKind {
     /// The local address of the connection identifier moved to another device.
     #[doc(alias = "RDMA_CM_EVENT_ADDR_CHANGE")]
     AddressChange,
-    /// The time-wait period has ended: no packet of the connection is in the network, and its queue
-    /// pair can be reused.
+    /// The time-wait period has ended: the network contains no more packets of the connection, and
+    /// the queue pair can be reused.
     #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
     TimewaitExit,
     /// An event of a type that this crate does not know, as the number from librdmacm.
     Unknown(u32),
 }
 
-/// The values that the peer sent when it connected or accepted: its private data, its queue pair
-/// and its limits.
+/// The parameters that the peer sent in its connect request or acceptance: private data, queue pair
+/// number, and limits of RDMA reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerParameters {
     /// The private data of the peer's program, padded with zeros to the capacity of the message.
@@ -102,7 +103,7 @@ pub struct PeerParameters {
     #[doc(alias = "qp_num")]
     pub queue_pair: u32,
     /// Maximum number of RDMA reads and atomics that the peer will have outstanding. This side must
-    /// be able to process that many.
+    /// be able to process this number at the same time.
     #[doc(alias = "responder_resources")]
     pub incoming_reads: u8,
     /// Maximum number of outstanding RDMA reads and atomics of this side that the peer can process.
@@ -117,7 +118,7 @@ pub struct PeerParameters {
     pub shared_receives: bool,
     /// Set if the peer declares that it supports end-to-end flow control.
     pub flow_control: bool,
-    /// The address for datagrams to the peer, if the identifier is for datagrams.
+    /// The address for datagrams to the peer, or `None` if the identifier is for connections.
     pub datagram: Option<DatagramPeer>,
 }
 
@@ -131,7 +132,7 @@ pub struct DatagramPeer {
     pub qkey: u32,
 }
 
-/// A multicast group that was joined, with its addresses for sending and receiving.
+/// A multicast group that the program has joined, with the addresses for datagrams to the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MulticastMember {
     /// The token that the program passed to [`ConnectionId::join_multicast`].
@@ -140,7 +141,8 @@ pub struct MulticastMember {
     /// group.
     #[doc(alias = "ah_attr")]
     pub address: AddressVector,
-    /// The queue pair number that datagrams to the group use to address every member.
+    /// The destination queue pair number of datagrams to the group. This number addresses every
+    /// member.
     #[doc(alias = "qp_num")]
     pub queue_pair: u32,
     /// The queue key of the group.

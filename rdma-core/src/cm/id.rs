@@ -13,10 +13,10 @@ use crate::ffi::cm::IdHandle;
 use crate::queue_pair::{EnhancedEstablishment, PreparedQueuePair, QueuePair, QueuePairBuilder};
 
 /// A connection identifier: the local side of a connection, or a listening address. Clones refer to
-/// the same identifier, which is destroyed with the last clone.
+/// the same identifier. Dropping the last clone destroys the identifier.
 ///
-/// The methods do not wait. A method starts an operation, and an [event](super::ConnectionEvent) on
-/// the identifier's channel reports its result.
+/// The methods do not wait. A method starts an operation. An [event](super::ConnectionEvent) on the
+/// identifier's channel later reports the result of the operation.
 #[doc(alias = "rdma_cm_id")]
 #[derive(Debug, Clone)]
 pub struct ConnectionId {
@@ -24,7 +24,8 @@ pub struct ConnectionId {
 }
 
 impl ConnectionId {
-    /// Creates a connection identifier of the port space `space`, whose events arrive on `channel`.
+    /// Creates a connection identifier for the kind of service `space`. The events of the
+    /// identifier arrive on `channel`.
     ///
     /// # Errors
     ///
@@ -47,40 +48,42 @@ impl ConnectionId {
         EventChannel::from_handle(self.handle.channel())
     }
 
-    /// Returns the port space of the identifier: the kind of service for which it was created.
+    /// Returns the port space of the identifier: the kind of service, such as reliable connections
+    /// or datagrams.
     pub fn port_space(&self) -> PortSpace {
         PortSpace::from_raw(self.handle.port_space())
     }
 
-    /// Returns the local address, if the identifier is bound.
+    /// Returns the local address of this connection identifier, or `None` if the identifier is not
+    /// bound.
     #[doc(alias = "rdma_get_local_addr")]
     #[doc(alias = "rdma_get_src_port")]
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.handle.local_address()
     }
 
-    /// Returns the peer's address, if it is known.
+    /// Returns the peer's address, or `None` if the address is not known.
     #[doc(alias = "rdma_get_peer_addr")]
     #[doc(alias = "rdma_get_dst_port")]
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.handle.peer_address()
     }
 
-    /// Returns the name of the device that this connection identifier uses; `None` if the device is
-    /// not known yet.
+    /// Returns the name of the device that this connection identifier uses, or `None` if the device
+    /// is not known yet.
     pub fn device_name(&self) -> Option<String> {
         self.handle.device_name()
     }
 
-    /// Returns the number of the device port that the identifier uses, if a device is already
-    /// known.
+    /// Returns the number of the device port that this connection identifier uses, or `None` if the
+    /// device is not known yet.
     pub fn port(&self) -> Option<u8> {
         self.handle.port()
     }
 
-    /// Returns the open device (context) that this connection identifier uses. All identifiers of
-    /// one device share the context. The device is opened again only after the program has dropped
-    /// all handles of the context and all objects that were created from it.
+    /// Returns the context (open device) of the device that this connection identifier uses. All
+    /// identifiers of one device share the context. Later calls return the same context as long as
+    /// the program holds a handle of the context, or an object that was created from the context.
     ///
     /// # Errors
     ///
@@ -96,8 +99,8 @@ impl ConnectionId {
         }
     }
 
-    /// Binds the identifier to a local address. The unspecified address binds to the addresses of
-    /// all devices, and port 0 selects a free port.
+    /// Binds the identifier to a local address. The unspecified address (`0.0.0.0` or `::`) binds
+    /// to the addresses of all devices. Port 0 selects a free port.
     ///
     /// # Errors
     ///
@@ -108,10 +111,11 @@ impl ConnectionId {
         self.handle.bind(address)
     }
 
-    /// Starts to resolve the device and link address for `destination`, optionally from the local
-    /// address `source`. The outcome is reported by the event
-    /// [`AddressResolved`](super::ConnectionEventKind::AddressResolved) or
-    /// [`AddressError`](super::ConnectionEventKind::AddressError), at the latest after `timeout`.
+    /// Starts to find the local device and the link address by which this machine reaches
+    /// `destination`. `source` is the local address to use; for `None` the system chooses an
+    /// address. The event [`AddressResolved`](super::ConnectionEventKind::AddressResolved) reports
+    /// success. The event [`AddressError`](super::ConnectionEventKind::AddressError) reports
+    /// failure, at the latest after `timeout`.
     ///
     /// # Errors
     ///
@@ -127,10 +131,10 @@ impl ConnectionId {
         self.handle.resolve_address(source, destination, timeout)
     }
 
-    /// Starts to resolve the route to the address that [`Self::resolve_address`] has resolved. The
-    /// outcome is reported by the event
-    /// [`RouteResolved`](super::ConnectionEventKind::RouteResolved) or
-    /// [`RouteError`](super::ConnectionEventKind::RouteError), at the latest after `timeout`.
+    /// Starts to find the route to the destination that [`Self::resolve_address`] has resolved. The
+    /// event [`RouteResolved`](super::ConnectionEventKind::RouteResolved) reports success. The
+    /// event [`RouteError`](super::ConnectionEventKind::RouteError) reports failure, at the latest
+    /// after `timeout`.
     ///
     /// # Errors
     ///
@@ -141,9 +145,9 @@ impl ConnectionId {
         self.handle.resolve_route(milliseconds(timeout))
     }
 
-    /// Starts to listen for connect requests. Each request of a peer is reported by the event
-    /// [`ConnectRequest`](super::ConnectionEventKind::ConnectRequest). Up to `backlog` requests can
-    /// be pending at the same time.
+    /// Starts to listen for connect requests. An event
+    /// [`ConnectRequest`](super::ConnectionEventKind::ConnectRequest) reports each request of a
+    /// peer. `backlog` is the maximum number of pending requests.
     ///
     /// # Errors
     ///
@@ -154,10 +158,11 @@ impl ConnectionId {
             .listen(i32::try_from(backlog).unwrap_or(i32::MAX))
     }
 
-    /// Creates the queue pair that `builder` describes, on the device of this connection
-    /// identifier, in the state INIT: receives can already be posted. Afterwards, [`Self::connect`]
-    /// and [`Self::establish`] connect the queue pair; for a datagram identifier,
-    /// [`Self::activate`] makes it ready.
+    /// Creates a queue pair with the settings of `builder` in the state INIT, in which receives can
+    /// be posted. The queue pair must belong to the device of this connection identifier.
+    ///
+    /// For a connection, [`Self::connect`] and [`Self::establish`] then connect the queue pair. For
+    /// datagrams, [`Self::activate`] makes the queue pair ready.
     ///
     /// # Errors
     ///
@@ -177,8 +182,8 @@ impl ConnectionId {
     /// [`Unreachable`](super::ConnectionEventKind::Unreachable) or
     /// [`ConnectError`](super::ConnectionEventKind::ConnectError).
     ///
-    /// If the peer does not respond, the request is repeated for more than a minute; dropping the
-    /// identifier cancels it.
+    /// If the peer does not respond, the connection manager repeats the request for more than a
+    /// minute. Dropping the identifier cancels the request.
     ///
     /// # Errors
     ///
@@ -200,13 +205,14 @@ impl ConnectionId {
         self.handle.connect(&raw, parameters.data())
     }
 
-    /// Connects the queue pair to the peer whose response contained the parameters `peer`, and
-    /// confirms the connection to that peer.
+    /// Connects the queue pair to the peer that accepted the connect request, and confirms the
+    /// connection to the peer. `peer` contains the parameters from the event
+    /// [`ConnectResponse`](super::ConnectionEventKind::ConnectResponse).
     ///
     /// # Errors
     ///
-    /// The errors of the verbs that this method calls, for example if the peer has given up. The
-    /// queue pair is then destroyed.
+    /// The errors of the verbs that this method calls, for example if the peer has given up. On
+    /// error the queue pair is destroyed.
     #[doc(alias = "rdma_establish")]
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn establish(
@@ -220,9 +226,9 @@ impl ConnectionId {
         Ok(pair)
     }
 
-    /// Connects the queue pair to the peer whose response contained the parameters `peer`, but does
-    /// not confirm the connection. The peer sends nothing before [`Self::confirm`]. This is the
-    /// first half of [`Self::establish`].
+    /// Connects the queue pair to the peer that accepted the connect request, but does not confirm
+    /// the connection to the peer. The peer sends nothing before [`Self::confirm`].
+    /// [`Self::establish`] combines this method and [`Self::confirm`].
     ///
     /// # Errors
     ///
@@ -237,7 +243,8 @@ impl ConnectionId {
         establish(self, prepared, peer, parameters)
     }
 
-    /// Confirms the connection to the peer, after [`Self::connect_queue_pair`].
+    /// Sends the confirmation of the connection to the peer. The program must first call
+    /// [`Self::connect_queue_pair`].
     ///
     /// # Errors
     ///
@@ -247,10 +254,11 @@ impl ConnectionId {
         self.handle.establish()
     }
 
-    /// Queries the datagram queue pair of the peer at the resolved address. The outcome is reported
-    /// by the event [`Established`](super::ConnectionEventKind::Established), whose
-    /// [`PeerParameters::destination`] is the destination for datagrams, or
-    /// [`Unreachable`](super::ConnectionEventKind::Unreachable).
+    /// Starts a query for the datagram queue pair of the peer at the resolved address. The event
+    /// [`Established`](super::ConnectionEventKind::Established) reports success;
+    /// [`PeerParameters::destination`] of the event is the destination for datagrams. The event
+    /// [`Unreachable`](super::ConnectionEventKind::Unreachable) reports that the peer does not
+    /// respond.
     ///
     /// # Errors
     ///
@@ -264,8 +272,8 @@ impl ConnectionId {
         self.handle.connect(&raw, parameters.data())
     }
 
-    /// Activates a datagram queue pair of this identifier, which can then send and receive. The
-    /// queue pair gets the queue key of the identifier's port space.
+    /// Makes a datagram queue pair ready to send and receive, and returns the queue pair. The queue
+    /// pair gets the queue key of the identifier's port space.
     ///
     /// # Errors
     ///
@@ -294,8 +302,8 @@ impl ConnectionId {
     }
 
     /// Disconnects from the peer. Both sides get the event
-    /// [`Disconnected`](super::ConnectionEventKind::Disconnected). A side that gets the event
-    /// without having called this method must call it then, to confirm the disconnection.
+    /// [`Disconnected`](super::ConnectionEventKind::Disconnected). If the peer disconnects first,
+    /// the program must call this method after the event, to confirm the disconnection.
     ///
     /// The queue pair stays usable until it is [moved to the error state](QueuePair::fail) or
     /// dropped.
@@ -320,9 +328,10 @@ impl ConnectionId {
         self.handle.notify_established()
     }
 
-    /// Sets the enhanced connection establishment (ECE) options, by which two devices of a vendor
-    /// agree on additional features. The next connect request or acceptance sends the options to
-    /// the peer. Use the result of [`query_ece`](PreparedQueuePair::query_ece) on the queue pair.
+    /// Sets the enhanced connection establishment (ECE) options for the peer. The next connect
+    /// request or acceptance contains the options. By ECE options, two devices of one vendor agree
+    /// on additional features. Pass the result of [`query_ece`](PreparedQueuePair::query_ece) of
+    /// the queue pair.
     ///
     /// # Errors
     ///
@@ -337,8 +346,9 @@ impl ConnectionId {
         self.handle.set_local_ece(ours.into())
     }
 
-    /// Returns the ECE options that the peer sent with its connect request or acceptance, as input
-    /// for [`set_ece`](PreparedQueuePair::set_ece). The vendor is 0 if the peer sent no options.
+    /// Returns the enhanced connection establishment (ECE) options that the peer sent with its
+    /// connect request or acceptance. The vendor is 0 if the peer sent no options. The program
+    /// passes the options to [`set_ece`](PreparedQueuePair::set_ece).
     ///
     /// # Errors
     ///
@@ -348,8 +358,8 @@ impl ConnectionId {
         self.handle.remote_ece().map(EnhancedEstablishment::from)
     }
 
-    /// Moves the identifier, with its pending events, to another channel, on which its later events
-    /// then arrive.
+    /// Moves this connection identifier and its pending events to the event channel `channel`.
+    /// Later events of the identifier also arrive on `channel`.
     ///
     /// # Errors
     ///
@@ -359,13 +369,15 @@ impl ConnectionId {
         self.handle.migrate(channel.handle())
     }
 
-    /// Starts to join a multicast group, for sending and receiving or for sending only. The outcome
-    /// is reported by the event [`MulticastJoined`](super::ConnectionEventKind::MulticastJoined) or
-    /// [`MulticastError`](super::ConnectionEventKind::MulticastError), which contains `token`.
+    /// Starts to join the multicast group with the address `group`. If `send_only` is `true`, the
+    /// membership does not include receiving. The event
+    /// [`MulticastJoined`](super::ConnectionEventKind::MulticastJoined) reports success. The event
+    /// [`MulticastError`](super::ConnectionEventKind::MulticastError) reports failure. Both events
+    /// contain `token`, a number that the program chooses.
     ///
-    /// In order to receive, a queue pair must also be attached to the group's GID and LID. The
-    /// identifier must have a device: bind it, or resolve the group's address. Dropping the
-    /// identifier leaves the group.
+    /// To receive, the program must also attach a queue pair to the GID and LID of the group, by
+    /// [`QueuePair::attach_to_group`]. Before the call, bind the identifier or resolve the group's
+    /// address, so that the identifier has a device. Dropping the identifier leaves the group.
     ///
     /// # Errors
     ///
@@ -394,8 +406,8 @@ impl ConnectionId {
         Arc::ptr_eq(&self.handle, &other.handle)
     }
 
-    /// Returns the peer's address as text for error messages, or a replacement text if it is not
-    /// known.
+    /// Returns the peer's address as text for error messages, or a replacement text if the address
+    /// is not known.
     pub(super) fn peer_name(&self) -> String {
         match self.peer_address() {
             Some(peer) => peer.to_string(),

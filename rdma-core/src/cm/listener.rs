@@ -13,7 +13,8 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::queue_pair::{QueuePair, QueuePairBuilder};
 
-/// A listening address at which peers can connect. Threads may share the listener.
+/// A listener: a local address at which peers can connect. Several threads may use the listener at
+/// the same time.
 #[derive(Debug)]
 pub struct Listener {
     channel: EventChannel,
@@ -83,8 +84,8 @@ impl ListenerBuilder {
 }
 
 impl Listener {
-    /// Listens at `address`. The unspecified address listens on all devices, and port 0 selects a
-    /// free port.
+    /// Listens at `address`. The unspecified address (`0.0.0.0` or `::`) listens on all devices.
+    /// Port 0 selects a free port.
     ///
     /// # Errors
     ///
@@ -106,7 +107,7 @@ impl Listener {
         }
     }
 
-    /// Returns the address at which the listener listens; `None` if the system reports no IP
+    /// Returns the address at which the listener listens, or `None` if the system reports no IP
     /// address.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.id.local_address()
@@ -150,10 +151,10 @@ impl Listener {
     }
 }
 
-/// A connect request of a peer. Dropping the value rejects the peer.
+/// A connect request of a peer to a [`Listener`]. Dropping this value rejects the request.
 ///
-/// The events of the request arrive on a channel of its own. Therefore a thread other than the
-/// listening thread can accept or reject the peer.
+/// Each request has a separate event channel. Therefore a thread other than the listening thread
+/// can accept or reject the request.
 #[derive(Debug)]
 #[must_use = "dropping it rejects the peer"]
 pub struct Incoming {
@@ -179,7 +180,7 @@ impl Incoming {
         &self.request
     }
 
-    /// Returns the peer's address; `None` if the system reports no IP address.
+    /// Returns the peer's address, or `None` if the system reports no IP address.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.request.peer_address()
     }
@@ -190,7 +191,8 @@ impl Incoming {
         self.request.private_data()
     }
 
-    /// Returns the open device on which the request arrived: see [`ConnectionId::context`].
+    /// Returns the context (open device) of the device on which the request arrived, like
+    /// [`ConnectionId::context`].
     ///
     /// # Errors
     ///
@@ -199,8 +201,8 @@ impl Incoming {
         self.request.context()
     }
 
-    /// Creates the queue pair of the new connection in INIT, so that receives can be posted before
-    /// the peer sends.
+    /// Creates the queue pair of the new connection in the state INIT. Receives can be posted in
+    /// this state, before the peer sends.
     ///
     /// # Errors
     ///
@@ -219,7 +221,7 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// The errors of these two methods.
+    /// The errors of [`Self::prepare`] and [`PreparedConnection::establish`].
     #[doc(alias = "rdma_accept")]
     pub fn accept(
         self,
@@ -229,8 +231,9 @@ impl Incoming {
         self.prepare(builder)?.establish(parameters)
     }
 
-    /// Accepts a datagram peer: see [`ConnectionRequest::accept_datagram`]. Returns the connection
-    /// identifier of the association with the peer. Dropping the identifier ends the association.
+    /// Accepts a datagram peer: sends the number of the queue pair `pair` to the peer, like
+    /// [`ConnectionRequest::accept_datagram`]. Returns the connection identifier of the association
+    /// with this peer. Dropping the identifier ends the association.
     ///
     /// # Errors
     ///
@@ -243,8 +246,8 @@ impl Incoming {
         self.request.accept_datagram(pair, parameters)
     }
 
-    /// Rejects the peer. `private_data` is sent to the peer's program, for example to explain the
-    /// reason.
+    /// Rejects the connect request. `private_data` is sent to the peer's program, for example to
+    /// explain the reason.
     ///
     /// # Errors
     ///

@@ -7,27 +7,29 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionIdOption {
-    /// The type of service; on RoCE v2 the DSCP and ECN byte of the IP header. The program must set
-    /// it before it resolves the address.
+    /// The type of service of the packets. On RoCE v2, the value is the DSCP and ECN byte of the IP
+    /// header. The program must set this option before it resolves the address.
     #[doc(alias = "RDMA_OPTION_ID_TOS")]
     TypeOfService(u8),
-    /// Set if several identifiers may bind to the same address. The program must set it before
-    /// binding.
+    /// `true` allows several identifiers to bind to the same address. The program must set this
+    /// option before binding.
     #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     ReuseAddress(bool),
-    /// Set if an identifier that is bound to an IPv6 address does not also use IPv4. The program
-    /// must set it before binding.
+    /// `true` prevents an identifier with an IPv6 address from also using IPv4. The program must
+    /// set this option before binding.
     #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
     AddressFamilyOnly(bool),
-    /// The acknowledgement timeout of the queue pair, after which a request is retransmitted: 4.096
-    /// us times two to the power of this value, which is at most 31. The program must set it before
-    /// it connects the queue pair.
+    /// The acknowledgement timeout of the queue pair: 4.096 µs times 2 to the power of this value.
+    /// The maximum value is 31. The queue pair retransmits a request that the peer has not
+    /// acknowledged within this time. The program must set this option before it connects the queue
+    /// pair.
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     AckTimeoutExponent(u8),
 }
 
 impl ConnectionId {
-    /// Sets an option of this connection identifier, for example before it is bound.
+    /// Sets an option of this connection identifier. Each [`ConnectionIdOption`] describes when the
+    /// program must set that option.
     ///
     /// # Errors
     ///

@@ -32,17 +32,17 @@ impl ConnectionParameters {
         self
     }
 
-    /// Sets the number of retransmissions without a response, 0 to 7, after which the connection
-    /// fails. The value of the connecting side applies to both sides. The default is 6: with 7, the
-    /// kernel's Soft-RoCE device never gives up.
+    /// Sets the maximum number of retransmissions of a request, 0 to 7. If the peer still does not
+    /// respond, the connection fails. The value of the connecting side applies to both sides. The
+    /// default is 6, because with 7 the kernel's Soft-RoCE device never gives up.
     #[doc(alias = "retry_count")]
     pub fn retries(mut self, retries: u8) -> Self {
         self.retries.unanswered = retries;
         self
     }
 
-    /// Sets the number of times, 0 to 6, that the peer retries a request for which this side had no
-    /// receive posted; 7 means no limit. The default is 7.
+    /// Sets the maximum number of times, 0 to 6, that the peer retries a request for which this
+    /// side had no receive posted. The value 7 means no limit. The default is 7.
     #[doc(alias = "rnr_retry_count")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
         self.retries.not_ready = retries;
@@ -50,17 +50,17 @@ impl ConnectionParameters {
     }
 
     /// Sets the minimum time that the peer waits before it retries a request for which this side
-    /// had no receive posted. `code` stands for a time in the specification, 0 to 31 (IBTA volume
-    /// 1, table 45). The default is 12, which is 0.64 ms. (The default of librdmacm is 0, which is
-    /// the longest delay, 655 ms.)
+    /// had no receive posted. `code`, 0 to 31, is the encoded time of IBTA volume 1, table 45. The
+    /// default is 12, which is 0.64 ms. (The default of librdmacm is 0, which is the longest delay,
+    /// 655 ms.)
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.retries.not_ready_timer = code;
         self
     }
 
-    /// Sets the flag by which this side declares to the peer that it supports end-to-end flow
-    /// control. The flag is only information for the peer's program: the queue pairs work the same
-    /// with and without it. The default is `false`.
+    /// Sets the flag by which this side declares to the peer that this side supports end-to-end
+    /// flow control. The flag is only information for the peer's program, and does not change how
+    /// the queue pairs work. The default is `false`.
     pub fn flow_control(mut self, has: bool) -> Self {
         self.flow_control = has;
         self
@@ -96,8 +96,8 @@ impl ConnectionParameters {
     }
 }
 
-/// Returns `local` with its maximum numbers of RDMA reads and atomics lowered to the numbers that
-/// the peer allows.
+/// Returns a copy of `local` in which the maximum numbers of outstanding RDMA reads and atomics are
+/// lowered to the numbers that the peer allows.
 pub(crate) fn negotiated(local: Endpoint, peer: &PeerParameters) -> Endpoint {
     Endpoint {
         incoming_reads: local.incoming_reads.min(peer.incoming_reads),

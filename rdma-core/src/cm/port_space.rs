@@ -26,8 +26,8 @@ pub enum PortSpace {
     Unknown(u32),
 }
 
-/// A type of connection manager message that contains private data, whose maximum length depends on
-/// the type.
+/// A type of connection manager message that can contain private data. The message type determines
+/// the maximum length of the private data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     Connect,
@@ -56,13 +56,14 @@ impl PortSpace {
         }
     }
 
-    /// Returns whether identifiers of this port space are for datagrams.
+    /// Returns whether connection identifiers of this port space are for datagrams, and not for
+    /// connections.
     pub fn is_datagram(self) -> bool {
         matches!(self, Self::Udp | Self::Ipoib)
     }
 
-    /// Returns the maximum length of private data of a connect request: 56 bytes, or 180 for
-    /// datagrams.
+    /// Returns the maximum length in bytes of the private data of a connect request: 56, or 180 for
+    /// a port space for datagrams.
     ///
     /// REQ has 92 bytes of private data and SIDR_REQ 216 (IBTA volume 1, 12.6.5 and 12.11.2.1). The
     /// IP addresses of the two sides occupy 36 of these bytes (annex A11).
@@ -70,14 +71,14 @@ impl PortSpace {
         self.limit(Message::Connect)
     }
 
-    /// Returns the maximum length of private data of an acceptance: 196 bytes, or 136 for datagrams
-    /// (REP and SIDR_REP: IBTA volume 1, 12.6.8 and 12.11.2.2).
+    /// Returns the maximum length in bytes of the private data of an acceptance: 196, or 136 for a
+    /// port space for datagrams (REP and SIDR_REP: IBTA volume 1, 12.6.8 and 12.11.2.2).
     pub fn accept_limit(self) -> usize {
         self.limit(Message::Accept)
     }
 
-    /// Returns the maximum length of private data of a rejection: 148 bytes, or 136 for datagrams
-    /// (REJ and SIDR_REP: IBTA volume 1, 12.6.7 and 12.11.2.2).
+    /// Returns the maximum length in bytes of the private data of a rejection: 148, or 136 for a
+    /// port space for datagrams (REJ and SIDR_REP: IBTA volume 1, 12.6.7 and 12.11.2.2).
     pub fn reject_limit(self) -> usize {
         self.limit(Message::Reject)
     }

@@ -13,12 +13,13 @@ use crate::queue_pair::{
     DatagramOptions, Endpoint, PreparedQueuePair, QueuePair, QueuePairBuilder, Transport,
 };
 
-/// Bits of the attribute mask that old kernels set for internal use, and that verbs do not define.
-/// Must be cleared on InfiniBand, as in librdmacm.
+/// Bits of the attribute mask that verbs do not define, but that old kernels set for internal use.
+/// [`establish`] clears these bits on InfiniBand before it modifies the queue pair, as librdmacm
+/// does.
 const KERNEL_BITS: mask = mask(0x00e0_0000);
 
-/// Creates the queue pair that `builder` describes, on the device of the identifier, and moves it
-/// from RESET to INIT.
+/// Creates a queue pair with the settings of `builder`, and moves the queue pair from RESET to
+/// INIT. Returns an error if `builder` is not for the device of the identifier.
 pub(super) fn prepare(id: &ConnectionId, builder: QueuePairBuilder) -> Result<PreparedQueuePair> {
     let Some(device) = id.device_name() else {
         let reason = "it has no device yet: resolve an address, or bind it to one";
@@ -123,8 +124,8 @@ pub(super) fn establish(
     Ok(prepared.into_rts(local, Some(remote)))
 }
 
-/// Moves a datagram queue pair from INIT to RTR and then to RTS, with the queue key of the
-/// identifier's port space, so that it can send and receive.
+/// Moves a datagram queue pair from INIT to RTR (ready to receive), and then to RTS (ready to
+/// send). The queue pair gets the queue key of the identifier's port space.
 pub(super) fn activate(id: &ConnectionId, prepared: PreparedQueuePair) -> Result<QueuePair> {
     let (attributes, _) = id.handle().queue_pair_attributes(state::IBV_QPS_INIT)?;
     prepared.activate(&DatagramOptions::new(attributes.qkey))
@@ -145,8 +146,8 @@ pub(super) fn placeholder_endpoint(queue_pair: u32) -> Endpoint {
 }
 
 impl PeerParameters {
-    /// Returns the destination for datagrams to this peer from queue pairs of `domain`, or `None`
-    /// if the peer is not a datagram peer.
+    /// Returns the destination for datagrams to this peer, or `None` if the peer is not a datagram
+    /// peer. `domain` is the protection domain of the queue pairs that send the datagrams.
     ///
     /// # Errors
     ///
@@ -166,7 +167,7 @@ impl PeerParameters {
 
 impl super::MulticastMember {
     /// Returns the destination for datagrams to this multicast group. `domain` is the protection
-    /// domain of the queue pairs that send them.
+    /// domain of the queue pairs that send the datagrams.
     ///
     /// # Errors
     ///

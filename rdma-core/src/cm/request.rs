@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::queue_pair::{PreparedQueuePair, QueuePair, QueuePairBuilder, Transport};
 
-/// A connect request that a peer sent. Dropping the value rejects the peer.
+/// A connect request that a peer sent. Dropping this value rejects the request.
 #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
 #[derive(Debug)]
 #[must_use = "dropping a request rejects it"]
@@ -47,12 +47,13 @@ impl ConnectionRequest {
         &self.peer.private_data
     }
 
-    /// Returns the peer's address; `None` if the system reports no IP address.
+    /// Returns the peer's address, or `None` if the system reports no IP address.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.id.peer_address()
     }
 
-    /// Returns the open device on which the request arrived: see [`ConnectionId::context`].
+    /// Returns the context (open device) of the device on which the request arrived, like
+    /// [`ConnectionId::context`].
     ///
     /// # Errors
     ///
@@ -61,8 +62,8 @@ impl ConnectionRequest {
         self.id.context()
     }
 
-    /// Creates the queue pair of this side in INIT, so that receives can be posted before the peer
-    /// sends.
+    /// Creates the queue pair of this side in the state INIT. Receives can be posted in this state,
+    /// before the peer sends.
     ///
     /// # Errors
     ///
@@ -95,7 +96,8 @@ impl ConnectionRequest {
     }
 
     /// Connects the queue pair to the peer, but does not accept the connection. The peer sends
-    /// nothing before [`Self::accept_connected`]. This is the first half of [`Self::accept`].
+    /// nothing before [`Self::accept_connected`]. [`Self::accept`] combines this method and
+    /// [`Self::accept_connected`].
     ///
     /// # Errors
     ///
@@ -113,8 +115,8 @@ impl ConnectionRequest {
         establish(&self.id, prepared, &self.peer, parameters)
     }
 
-    /// Sends the acceptance of a connection whose queue pair was connected by
-    /// [`Self::connect_queue_pair`].
+    /// Sends the acceptance of the connection to the peer. The program must first connect the queue
+    /// pair by [`Self::connect_queue_pair`].
     ///
     /// # Errors
     ///
@@ -156,8 +158,8 @@ impl ConnectionRequest {
         Ok(self.id)
     }
 
-    /// Rejects the peer. `private_data` is sent to the peer's program, for example to explain the
-    /// reason.
+    /// Rejects the connect request. `private_data` is sent to the peer's program, for example to
+    /// explain the reason.
     ///
     /// # Errors
     ///
@@ -168,8 +170,8 @@ impl ConnectionRequest {
         self.reject_as(private_data, false)
     }
 
-    /// Rejects the peer like [`Self::reject`], with the reason that the peer's vendor-specific
-    /// (ECE) options are not acceptable.
+    /// Rejects the connect request like [`Self::reject`], with the reason that the peer's
+    /// vendor-specific (ECE) options are not acceptable.
     ///
     /// # Errors
     ///

@@ -8,11 +8,11 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::ContextHandle;
 
-/// The contexts that [`of_device`] has opened. A context that is no longer in use cannot be
-/// upgraded.
+/// Weak references to the contexts that [`of_device`] has opened. [`of_device`] removes the
+/// references to contexts that are no longer in use.
 static OPEN: Mutex<Vec<Weak<ContextHandle>>> = Mutex::new(Vec::new());
 
-/// Returns a context of the device with this name. Opens the device unless a context from an
+/// Returns the shared context of the device with this name. Opens the device if no context from an
 /// earlier call is still in use.
 ///
 /// The crate does not use the contexts of librdmacm, because librdmacm may close them at any time.

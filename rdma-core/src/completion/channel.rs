@@ -9,18 +9,19 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::ChannelHandle;
 
-/// A channel that delivers completion events of completion queues.
+/// A channel through which completion queues notify the program of new completions
+/// (`ibv_comp_channel`).
 ///
-/// The file descriptor of the channel is non-blocking. The descriptor becomes readable when an
-/// event is pending, so `poll(2)` or an event loop can wait for it; [`Self::wait`] blocks until
-/// then. Each
+/// The notifications are completion events. The file descriptor of the channel is non-blocking, and
+/// becomes readable when an event is pending. `poll(2)` or an event loop can wait for the
+/// descriptor; [`Self::wait`] blocks until an event is pending. Each
 /// [`CompletionQueue::request_notification`](super::CompletionQueue::request_notification) produces
 /// one event. A program misses no completion if it repeats these steps: request a notification,
-/// poll the queue once more, wait, and call [`Self::drain`].
+/// poll the queue until no completion is left, wait for an event, and call [`Self::drain`].
 ///
 /// Any number of completion queues may use one channel; an event contains the
-/// [`id`](super::CompletionQueue::id) of its queue. A channel is `Send` and `Sync`. Each event is
-/// one read of the descriptor, so exactly one of several draining threads gets it.
+/// [`id`](super::CompletionQueue::id) of its queue. A channel is `Send` and `Sync`. If several
+/// threads drain the channel at the same time, exactly one thread gets each event.
 #[doc(alias = "ibv_comp_channel")]
 #[derive(Debug, Clone)]
 pub struct CompletionChannel {
@@ -50,9 +51,9 @@ impl CompletionChannel {
         &self.handle
     }
 
-    /// Reads and acknowledges all pending events, without waiting, and returns their number. For
-    /// each event, calls `each` with the id of the completion queue that produced the event; `each`
-    /// may drop that queue.
+    /// Reads and acknowledges all pending completion events, without waiting, and returns the
+    /// number of events. For each event, calls `each` with the id of the completion queue that
+    /// produced the event; `each` may drop that queue.
     ///
     /// # Errors
     ///
@@ -63,9 +64,9 @@ impl CompletionChannel {
         self.handle.drain(|id| each(CompletionQueueId(id)))
     }
 
-    /// Reads and acknowledges the next pending event, without waiting. Returns the id of the
-    /// completion queue that produced the event, or `None` if no event is pending. If one event is
-    /// pending, this method takes one system call, and [`drain`](Self::drain) takes two.
+    /// Reads and acknowledges the next pending completion event, without waiting. Returns the id of
+    /// the completion queue that produced the event, or `None` if no event is pending. For a single
+    /// pending event, this method needs one system call, and [`drain`](Self::drain) needs two.
     ///
     /// # Errors
     ///
@@ -76,9 +77,9 @@ impl CompletionChannel {
         Ok(id.map(CompletionQueueId))
     }
 
-    /// Blocks until an event is pending, which [`drain`](Self::drain) can read, or until `timeout`
-    /// has passed (`None`: no timeout). Returns whether an event is pending. A signal that the
-    /// thread handles also ends the wait.
+    /// Blocks until a completion event is pending or until `timeout` has passed. `None` means no
+    /// timeout. Returns whether an event is pending; [`drain`](Self::drain) can then read the
+    /// event. A signal that the thread handles also ends the wait.
     ///
     /// # Errors
     ///

@@ -13,17 +13,17 @@ use crate::error::{Error, Result};
 use crate::ffi::{CompletionQueueHandle, ExtendedSettings, Session};
 use crate::protection_domain::ProtectionDomain;
 
-/// A completion queue whose completions can have additional fields. The crate reads a field only
-/// when the program asks for it.
+/// A completion queue whose completions can have additional fields, for example timestamps
+/// (`ibv_cq_ex`). The crate reads a field only when the program calls the method for the field.
 ///
-/// The queue is a [`CompletionQueue`] with another way to poll. Use [`Self::queue`] to create queue
-/// pairs with it. Only one poll can run at a time: a second poll, from the closure of the first
-/// poll or from another thread, returns an error and does not wait.
+/// The queue is a [`CompletionQueue`] with another way to poll. [`Self::queue`] returns the plain
+/// queue, for example to create queue pairs. Only one poll can run at a time: a second poll, from
+/// the closure of the first poll or from another thread, returns an error and does not wait.
 ///
-/// An extended queue is `Send` and `Sync` like a [`CompletionQueue`], because the driver locks it.
-/// A queue without a lock can only be created by the `unsafe`
-/// [`single_threaded`](ExtendedCompletionQueueBuilder::single_threaded), whose caller guarantees
-/// that one thread at a time uses the queue.
+/// An extended queue is `Send` and `Sync` like a [`CompletionQueue`], because the driver locks the
+/// queue. A queue without a lock can only be created by the `unsafe` method
+/// [`single_threaded`](ExtendedCompletionQueueBuilder::single_threaded). The caller of this method
+/// guarantees that one thread at a time uses the queue.
 ///
 /// ```
 /// use rdma_core::Context;
@@ -51,7 +51,8 @@ pub struct ExtendedCompletionQueue {
     fields: CompletionFields,
 }
 
-/// A builder for an extended completion queue, from [`CompletionQueueBuilder::extended`].
+/// A builder for a completion queue whose completions can have additional fields, from
+/// [`CompletionQueueBuilder::extended`].
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes nothing until `build`"]
 pub struct ExtendedCompletionQueueBuilder {
@@ -76,7 +77,7 @@ impl ExtendedCompletionQueueBuilder {
         self
     }
 
-    /// Sets the [parent domain](ProtectionDomain::parent) from which the driver allocates the
+    /// Sets the [parent domain](ProtectionDomain::parent) that the driver uses to allocate the
     /// queue.
     #[doc(alias = "IBV_CQ_INIT_ATTR_MASK_PD")]
     pub fn parent_domain(mut self, domain: &ProtectionDomain) -> Self {
@@ -140,7 +141,8 @@ impl ExtendedCompletionQueue {
         &self.queue
     }
 
-    /// Returns the fields with which the queue was created. Every completion of the queue has them.
+    /// Returns the additional fields with which the queue was created. Each completion of the queue
+    /// has these fields.
     pub fn fields(&self) -> CompletionFields {
         self.fields
     }
@@ -167,8 +169,9 @@ impl ExtendedCompletionQueue {
     ///
     /// [`Error::InUse`] if another poll of this queue is running, in another thread or in a caller
     /// of this function; and the error of `ibv_start_poll` or `ibv_next_poll` if the queue or the
-    /// device has failed. If the queue fails during the poll, the result of `each` is dropped.
-    /// Therefore `each` must store elsewhere what must not be lost.
+    /// device has failed. If the queue fails during the poll, the return value of `each` is
+    /// dropped. If `each` has results that must not be lost, `each` must therefore store these
+    /// results elsewhere.
     #[doc(alias = "ibv_start_poll")]
     #[doc(alias = "ibv_end_poll")]
     pub fn poll<R>(&self, each: impl FnOnce(&mut PolledCompletions<'_>) -> R) -> Result<R> {
@@ -190,11 +193,11 @@ impl ExtendedCompletionQueue {
     }
 }
 
-/// An iterator over the completions of an extended queue, valid during
+/// An iterator over the completions of an extended completion queue, valid during one call of
 /// [`ExtendedCompletionQueue::poll`].
 ///
-/// The iterator is not `Send`, because during the poll the driver may hold a lock that this thread
-/// acquired.
+/// The iterator is not `Send`, because the driver may hold a lock during the poll, and only the
+/// thread that acquired the lock may release it.
 #[derive(Debug)]
 pub struct PolledCompletions<'a> {
     session: Session<'a>,
@@ -202,9 +205,9 @@ pub struct PolledCompletions<'a> {
 }
 
 impl PolledCompletions<'_> {
-    /// Advances to the next completion and returns it. Returns `None` when no completion is left,
-    /// and in every further call of this poll. If the queue fails, also returns `None`, and
-    /// [`poll`](ExtendedCompletionQueue::poll) then returns the error.
+    /// Returns the next completion, or `None` if no completion is left. After `None`, every further
+    /// call during the same poll also returns `None`. If the queue fails, this method returns
+    /// `None`, and [`poll`](ExtendedCompletionQueue::poll) then returns the error.
     #[doc(alias = "ibv_next_poll")]
     #[allow(
         clippy::should_implement_trait,

@@ -8,11 +8,11 @@ use ibverbs_sys as sys;
 use super::{WorkCompletion, WorkError, WorkOpcode, WorkStatus};
 use crate::ffi::Session;
 
-/// The current completion of an
-/// [`ExtendedCompletionQueue::poll`](super::ExtendedCompletionQueue::poll). Each method reads one
-/// field from the queue entry that the device wrote.
+/// A completion of an extended completion queue, valid until the program reads the next completion.
+/// [`PolledCompletions::next`](super::PolledCompletions::next) returns this type. Each method reads
+/// one field of the completion from the queue entry that the device wrote.
 ///
-/// A method that returns an `Option` returns `None` if the queue was not created with the field. If
+/// A method that returns an `Option` returns `None` if the queue was created without the field. If
 /// the request failed, only the id, the status, the vendor error and the queue pair are valid.
 pub struct ExtendedCompletion<'a> {
     session: &'a Session<'a>,
@@ -35,7 +35,8 @@ impl<'a> ExtendedCompletion<'a> {
         Self { session }
     }
 
-    /// Returns the id of the completed work request, by which its queue finds the memory.
+    /// Returns the id of the completed work request (`wr_id`). The send or receive queue that
+    /// posted the request finds the memory of the request by this id.
     #[inline]
     pub fn id(&self) -> u64 {
         self.session.id()
@@ -90,6 +91,8 @@ impl<'a> ExtendedCompletion<'a> {
     }
 
     /// Returns the immediate data of a received message, as the number that the sender passed.
+    /// Returns `None` if the message has no immediate data, or if the completion queue was created
+    /// without this field.
     #[doc(alias = "ibv_wc_read_imm_data")]
     #[inline]
     pub fn immediate(&self) -> Option<u32> {
@@ -99,8 +102,9 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.immediate().map(u32::from_be)
     }
 
-    /// Returns the remote key, of a memory window of this process, that the received message
-    /// invalidated.
+    /// Returns the remote key that the received message invalidated: the key of a memory window of
+    /// this process. Returns `None` if the message invalidated no key, or if the completion queue
+    /// was created without this field.
     #[doc(alias = "ibv_wc_read_invalidated_rkey")]
     #[inline]
     pub fn invalidated_key(&self) -> Option<u32> {
@@ -118,15 +122,17 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.queue_pair()
     }
 
-    /// Returns the number of the sender's queue pair, for a datagram.
+    /// Returns the number of the sender's queue pair, for a received datagram; `None` if the
+    /// completion queue was created without this field.
     #[doc(alias = "ibv_wc_read_src_qp")]
     #[inline]
     pub fn source_queue_pair(&self) -> Option<u32> {
         self.session.source_queue_pair()
     }
 
-    /// Returns whether the received packets had a global route header, see
-    /// [`WorkCompletion::has_global_route`](super::WorkCompletion::has_global_route).
+    /// Returns whether the received packets had a global route header (GRH).
+    /// [`WorkCompletion::has_global_route`](super::WorkCompletion::has_global_route) describes
+    /// where a receive stores the header.
     #[doc(alias = "ibv_wc_read_wc_flags")]
     #[inline]
     pub fn has_global_route(&self) -> bool {
@@ -139,23 +145,24 @@ impl<'a> ExtendedCompletion<'a> {
         self.flag(sys::ibv_wc_flags::IBV_WC_IP_CSUM_OK)
     }
 
-    /// Returns the LID of the sender, for a datagram on InfiniBand.
+    /// Returns the local identifier (LID) of the sender, for a datagram received over InfiniBand;
+    /// `None` if the completion queue was created without this field.
     #[doc(alias = "ibv_wc_read_slid")]
     #[inline]
     pub fn source_lid(&self) -> Option<u32> {
         self.session.source_lid()
     }
 
-    /// Returns the service level of a datagram; `None` if the completion queue was created without
-    /// this field.
+    /// Returns the service level of a received datagram; `None` if the completion queue was created
+    /// without this field.
     #[doc(alias = "ibv_wc_read_sl")]
     #[inline]
     pub fn service_level(&self) -> Option<u8> {
         self.session.service_level()
     }
 
-    /// Returns the path bits of a datagram on InfiniBand: the low bits (at most 7) of the
-    /// destination LID. Returns `None` if the completion queue was created without this field.
+    /// Returns the path bits of a datagram received over InfiniBand: the low bits (at most 7) of
+    /// the destination LID. Returns `None` if the completion queue was created without this field.
     #[doc(alias = "ibv_wc_read_dlid_path_bits")]
     #[inline]
     pub fn path_bits(&self) -> Option<u8> {
@@ -179,7 +186,8 @@ impl<'a> ExtendedCompletion<'a> {
         SystemTime::UNIX_EPOCH.checked_add(nanoseconds)
     }
 
-    /// Returns the customer VLAN tag (C-VLAN) of a received raw packet.
+    /// Returns the customer VLAN tag (C-VLAN) of a received raw packet; `None` if the completion
+    /// queue was created without this field.
     #[doc(alias = "ibv_wc_read_cvlan")]
     #[inline]
     pub fn vlan(&self) -> Option<u16> {
@@ -194,20 +202,21 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.flow_tag()
     }
 
-    /// Returns the tag of a message that a tag-matching receive queue received.
+    /// Returns the tag of a message that a tag-matching receive queue received; `None` if the
+    /// completion queue was created without this field.
     #[doc(alias = "ibv_wc_read_tm_info")]
     #[inline]
     pub fn tag(&self) -> Option<CompletionTag> {
         self.session.tag()
     }
 
-    /// Returns a copy of the completion. A program can store the copy, or pass it to the queue of
-    /// the request to get the memory back. Fields that the completion queue was created without are
-    /// 0 or `None` in the copy.
+    /// Returns a copy of the completion. A program can store the copy, or pass the copy to the
+    /// queue of the request to get the request's memory back. A field that the completion queue was
+    /// created without is 0 or `None` in the copy.
     ///
-    /// Without [`CompletionFields::IMMEDIATE`], the copy does not tell which key the peer has
-    /// invalidated. A [`WindowLease`](crate::memory::WindowLease) of this key then still counts as
-    /// bound.
+    /// Without [`CompletionFields::IMMEDIATE`], the copy does not contain the key that the peer has
+    /// invalidated. A [`WindowLease`](crate::memory::WindowLease) with this key then stays in the
+    /// state `Bound`.
     ///
     /// [`CompletionFields::IMMEDIATE`]: super::CompletionFields::IMMEDIATE
     #[inline]

@@ -5,8 +5,8 @@ use std::fmt;
 use ibverbs_sys::{IBV_WC_STANDARD_FLAGS, ibv_create_cq_wc_flags as raw};
 
 bitflags::bitflags! {
-    /// The fields that completions of an extended queue have in addition to id, status and opcode
-    /// (`ibv_create_cq_wc_flags`).
+    /// Flags that select the fields of the completions of an extended completion queue, in addition
+    /// to id, status and opcode (`ibv_create_cq_wc_flags`).
     ///
     /// Creating a queue with a field that the device does not support fails. Therefore the program
     /// can read every field with which a queue was created.

@@ -41,7 +41,8 @@ opcodes! {
     BindWindow = raw::IBV_WC_BIND_MW,
     /// The invalidation of a remote key of this process, for example of a memory window.
     LocalInvalidate = raw::IBV_WC_LOCAL_INV,
-    /// A large TCP segment of a raw packet queue pair.
+    /// A send on a raw packet queue pair. The device splits the data of this send into TCP
+    /// segments.
     SegmentationOffload = raw::IBV_WC_TSO,
     /// A flush of earlier writes (`IBV_WC_FLUSH`, in headers that are newer than the bindings).
     Flush = raw(8),
@@ -55,7 +56,7 @@ opcodes! {
     TagAdd = raw::IBV_WC_TM_ADD,
     /// The removal of a tagged receive from a tag-matching list.
     TagRemove = raw::IBV_WC_TM_DEL,
-    /// The synchronisation of a tag-matching list.
+    /// The synchronisation of a tag-matching list between the program and the device.
     TagSynchronize = raw::IBV_WC_TM_SYNC,
     /// A receive that received a message with a matching tag.
     TagReceive = raw::IBV_WC_TM_RECV,
@@ -64,7 +65,8 @@ opcodes! {
 }
 
 impl WorkOpcode {
-    /// Returns whether the request is a receive: such opcodes contain the bit `IBV_WC_RECV`.
+    /// Returns whether the completed request is a receive or an operation on a tag-matching list of
+    /// a receive queue. The opcodes of these requests contain the bit `IBV_WC_RECV`.
     #[inline]
     pub fn is_receive(self) -> bool {
         match self {

@@ -21,13 +21,14 @@ impl CompletionQueueId {
     }
 }
 
-/// A queue of completions that any number of queue pairs can share. Clones refer to the same queue.
+/// A queue in which the device reports completed work requests (`ibv_cq`). Any number of queue
+/// pairs can share the queue. Clones refer to the same queue.
 ///
 /// The capacity must be large enough for the completions of all requests that can be outstanding at
 /// once: if the queue overflows, the queue pairs that use it fail.
 ///
-/// A completion queue is `Send` and `Sync`: the driver locks it, so any thread may poll. Exactly
-/// one thread gets each completion.
+/// A completion queue is `Send` and `Sync`: the driver locks the queue, so any thread may poll.
+/// Exactly one thread gets each completion.
 #[doc(alias = "ibv_cq")]
 #[derive(Debug, Clone)]
 pub struct CompletionQueue {
@@ -91,9 +92,9 @@ impl CompletionQueueBuilder {
     }
 }
 
-/// Checks the settings of a new completion queue, and returns its completion channel, if any. Fails
-/// if the queue would have 0 entries, or if the channel belongs to another context. `what` is the
-/// name of the queue in the error.
+/// Checks the settings of a new completion queue, and returns the completion channel of the
+/// settings, if the program has set a channel. Fails if the queue would have 0 entries, or if the
+/// channel belongs to another context. `what` is the name of the queue in the error.
 pub(super) fn checked_channel(
     builder: &CompletionQueueBuilder,
     what: &'static str,
@@ -156,8 +157,9 @@ impl CompletionQueue {
         self.handle.poll(room)
     }
 
-    /// Puts polled completions back into the queue. The next poll returns them before newer
-    /// completions. Useful for completions that another component of the program is waiting for.
+    /// Puts polled completions back into the queue. The next poll returns these completions before
+    /// newer completions. A program can use this method for completions that another component of
+    /// the program is waiting for.
     ///
     /// Putting completions back does not produce a completion event.
     pub fn put_back(&self, completions: &[WorkCompletion]) {
@@ -166,8 +168,8 @@ impl CompletionQueue {
 
     /// Requests that the next completion produces one completion event on the channel of the queue.
     ///
-    /// Completions that are already in the queue produce no event, so poll once more after this
-    /// call.
+    /// Completions that are already in the queue produce no event. The program must therefore poll
+    /// the queue after this call, before it waits for the event.
     ///
     /// # Errors
     ///
@@ -178,9 +180,9 @@ impl CompletionQueue {
         self.arm(false)
     }
 
-    /// Requests that the next receive of a message that the peer [marked as
-    /// solicited](crate::SendRequest::solicited), or the next failed request, produces one
-    /// completion event on the channel of the queue.
+    /// Requests one completion event on the channel of the queue. The device produces the event for
+    /// the next received message that the peer [marked as
+    /// solicited](crate::SendRequest::solicited), or for the next failed request.
     ///
     /// # Errors
     ///
@@ -200,8 +202,8 @@ impl CompletionQueue {
         self.handle.request_notification(solicited_only)
     }
 
-    /// Changes the capacity of the queue to at least `entries` completions, more or fewer than
-    /// before. Completions in the queue are kept.
+    /// Changes the capacity of the queue to at least `entries` completions. The new capacity may be
+    /// larger or smaller than the old capacity. Completions in the queue are kept.
     ///
     /// # Errors
     ///

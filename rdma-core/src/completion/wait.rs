@@ -13,7 +13,7 @@ impl CompletionQueue {
     /// The thread polls for a short time and then sleeps. If the queue has a channel and is the
     /// only queue on that channel, the thread sleeps until the queue produces a completion event.
     /// Otherwise the thread sleeps for 100 microseconds at a time. This method reads completion
-    /// events from the channel, and may leave one event there. Therefore no other thread should
+    /// events from the channel, and may leave one event unread. Therefore no other thread should
     /// wait for the channel's file descriptor at the same time.
     ///
     /// ```
@@ -84,7 +84,7 @@ impl CompletionQueue {
     }
 
     /// Takes up to `room.len()` completions from the queue into `room`. If no completion is
-    /// available, requests a completion event and polls once more.
+    /// available, requests a completion event and then polls a second time.
     ///
     /// An empty result means that the next completion will produce an event. The program can then
     /// wait until the [channel](super::CompletionChannel) is readable, without missing a
@@ -127,18 +127,18 @@ impl CompletionQueue {
     }
 }
 
-/// Maximum time that a waiting thread sleeps before it polls again. Without a limit the thread
-/// could sleep although completions are available: another waiting thread may read an event that
-/// stands for several completions, and take only some of them.
+/// Maximum time that a waiting thread sleeps before it polls again. Another waiting thread may read
+/// an event that stands for several completions, and take only some of these completions. Without a
+/// limit this thread could then sleep although completions are available.
 const MAX_SLEEP: Duration = Duration::from_millis(50);
 
-/// Number of empty polls in a row after which the waiting thread yields the processor: few enough
-/// that other threads are not delayed noticeably.
+/// Number of empty polls in a row after which the waiting thread yields the processor. The number
+/// is small, so that other threads are not delayed noticeably.
 const SPINS: u32 = 200;
 
 /// Pauses the thread between two polls of a queue without completions: first by spinning, then by
 /// yielding to other threads, and after 5 ms by sleeping. `idle` is the number of empty polls in a
-/// row, `waited` the time that the wait has taken so far.
+/// row. `waited` is the time that the wait has taken so far.
 pub(crate) fn pause(idle: u32, waited: Duration) {
     const YIELDS: Duration = Duration::from_millis(5);
     if idle < SPINS {

@@ -9,12 +9,12 @@ use crate::ffi;
 
 /// The completion of one work request, as returned by `ibv_poll_cq`.
 ///
-/// Pass the completion to the queue of the request ([`SendQueue::complete`] and similar methods),
-/// which returns the request's memory. If the request failed, only the status, the vendor error,
-/// the queue pair and the id are valid.
+/// The program passes the completion to the queue of the request ([`SendQueue::complete`] and
+/// similar methods), which returns the request's memory. If the request failed, only the status,
+/// the vendor error, the queue pair and the id are valid.
 ///
-/// A completion is `Send`, `Sync` and `Copy`, because it contains only numbers. A queue to which
-/// the same completion is passed twice returns the memory only once.
+/// A completion is `Send`, `Sync` and `Copy`, because it contains only numbers. If the program
+/// passes the same completion to a queue twice, the queue returns the memory only once.
 ///
 /// [`SendQueue::complete`]: crate::SendQueue::complete
 #[doc(alias = "ibv_wc")]
@@ -23,8 +23,8 @@ use crate::ffi;
 pub struct WorkCompletion(sys::ibv_wc);
 
 impl WorkCompletion {
-    /// Creates a completion from the C struct. Not public: for a completion with an invented id, a
-    /// send or receive queue would return memory that the device still uses.
+    /// Creates a completion from the C struct. This function is not public: for a completion with
+    /// an invented id, a send or receive queue would return memory that the device still uses.
     pub(crate) fn from_raw_parts(raw: sys::ibv_wc) -> Self {
         Self(raw)
     }
@@ -70,8 +70,8 @@ impl WorkCompletion {
     }
 
     /// Returns the number of bytes that a receive, a read or an atomic wrote to local memory. For
-    /// [`WorkOpcode::ReceiveWriteImmediate`], returns the number of bytes that the peer wrote;
-    /// these are not in the memory of the receive.
+    /// [`WorkOpcode::ReceiveWriteImmediate`], returns the number of bytes that the peer wrote by
+    /// RDMA; these bytes are not in the memory of the receive.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.byte_len as usize
@@ -83,17 +83,17 @@ impl WorkCompletion {
         self.0.byte_len == 0
     }
 
-    /// Returns the immediate data of a received message, as the number that the sender passed. The
-    /// message contains the number in network byte order. The crate converts it when sending and
-    /// when receiving.
+    /// Returns the immediate data of a received message, as the number that the sender passed.
+    /// Returns `None` if the message has no immediate data. The message contains the number in
+    /// network byte order. The crate converts the number when sending and when receiving.
     #[inline]
     pub fn immediate(&self) -> Option<u32> {
         self.flag(sys::ibv_wc_flags::IBV_WC_WITH_IMM)
             .then(|| u32::from_be(ffi::raw_immediate(&self.0)))
     }
 
-    /// Returns the remote key, of a memory window of this process, that the received message
-    /// invalidated.
+    /// Returns the remote key that the received message invalidated: the key of a memory window of
+    /// this process. Returns `None` if the message invalidated no key.
     #[doc(alias = "invalidated_rkey")]
     #[inline]
     pub fn invalidated_key(&self) -> Option<u32> {
@@ -101,10 +101,10 @@ impl WorkCompletion {
             .then(|| ffi::raw_invalidated_key(&self.0))
     }
 
-    /// Returns whether the received packets had a global route header, as all packets of RoCE have.
-    /// A datagram receive stores this header in the first 40 bytes of its memory, which are always
-    /// reserved for the header. On RoCE with IPv4, the last 20 of these bytes are the IPv4 header.
-    /// Receives of other queue pairs store no header.
+    /// Returns whether the received packets had a global route header (GRH). All packets of RoCE
+    /// have this header. A datagram receive stores the header in the first 40 bytes of its memory.
+    /// These bytes are reserved even if the packet has no header. On RoCE with IPv4, the last 20 of
+    /// these bytes are the IPv4 header. Receives of other queue pairs store no header.
     #[doc(alias = "IBV_WC_GRH")]
     #[inline]
     pub fn has_global_route(&self) -> bool {
@@ -125,34 +125,35 @@ impl WorkCompletion {
         self.0.status == sys::ibv_wc_status::IBV_WC_SUCCESS && self.0.wc_flags & flag.0 != 0
     }
 
-    /// Returns the number of the sender's queue pair, for a datagram.
+    /// Returns the number of the sender's queue pair. The number is valid only for a received
+    /// datagram.
     #[doc(alias = "src_qp")]
     #[inline]
     pub fn source_queue_pair(&self) -> u32 {
         self.0.src_qp
     }
 
-    /// Returns the index of the partition key of a received datagram. Valid only for a general
-    /// services (GSI) queue pair.
+    /// Returns the index of the partition key of a received datagram. The index is valid only for a
+    /// general services (GSI) queue pair.
     #[inline]
     pub fn partition_key_index(&self) -> u16 {
         self.0.pkey_index
     }
 
-    /// Returns the LID of the sender, for a datagram on InfiniBand.
+    /// Returns the local identifier (LID) of the sender, for a datagram received over InfiniBand.
     #[doc(alias = "slid")]
     #[inline]
     pub fn source_lid(&self) -> u16 {
         self.0.slid
     }
 
-    /// Returns the service level of a datagram.
+    /// Returns the service level of a received datagram.
     #[inline]
     pub fn service_level(&self) -> u8 {
         self.0.sl
     }
 
-    /// Returns the low bits of the destination LID, for a datagram on InfiniBand.
+    /// Returns the low bits of the destination LID, for a datagram received over InfiniBand.
     #[doc(alias = "dlid_path_bits")]
     #[inline]
     pub fn path_bits(&self) -> u8 {
@@ -165,7 +166,8 @@ impl WorkCompletion {
         self.0.qp_num
     }
 
-    /// Returns the id of the completed work request, by which its queue finds the memory.
+    /// Returns the id of the completed work request (`wr_id`). The send or receive queue that
+    /// posted the request finds the memory of the request by this id.
     #[inline]
     pub fn id(&self) -> u64 {
         self.0.wr_id

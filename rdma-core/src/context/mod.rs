@@ -15,11 +15,11 @@ use crate::event::AsyncEvents;
 use crate::ffi::ContextHandle;
 use crate::protection_domain::ProtectionDomain;
 
-/// An open device. Clones refer to the same open device, and every object created from it keeps it
-/// open.
+/// An open device. Clones refer to the same open device. The device stays open as long as a clone
+/// of the context, or an object created from the context, exists.
 ///
 /// A context is `Send` and `Sync`: verbs on a context are thread-safe, and the device is closed
-/// only once, by whichever thread drops the last handle.
+/// only once, when the last handle is dropped.
 #[doc(alias = "ibv_context")]
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -49,8 +49,8 @@ impl Context {
         }
     }
 
-    /// Creates a context from a reference to the shared handle of an open device, whose reference
-    /// count it increments.
+    /// Creates a context from a reference to the shared handle of an open device. Increments the
+    /// reference count of the handle.
     pub(crate) fn of(handle: &Arc<ContextHandle>) -> Self {
         Self {
             handle: Arc::clone(handle),
@@ -112,8 +112,8 @@ impl Context {
         self.handle.completion_vectors()
     }
 
-    /// Returns the clock that the device uses for the timestamps of completions, by which a program
-    /// converts them to durations.
+    /// Returns the clock that the device uses for the timestamps of completions. The clock converts
+    /// timestamps to durations.
     ///
     /// # Errors
     ///

@@ -27,8 +27,8 @@ impl Context {
         }
     }
 
-    /// Opens the device that the variable `RDMA_DEVICE` selects or, without the variable, the first
-    /// device with a usable port.
+    /// Opens the device that the environment variable `RDMA_DEVICE` selects. If the variable is not
+    /// set, opens the first device with a usable port.
     ///
     /// The user-space device softroce is chosen only if no other device exists. If a network card
     /// exists but has no link, softroce is not used instead. A program can always open softroce by
@@ -67,8 +67,8 @@ impl Context {
         Self::open_for(selector, "the selector of the program")
     }
 
-    /// Opens the first usable device that `selector` matches. `reason` is the source of the
-    /// selector, for the log.
+    /// Opens the first usable device that `selector` matches. `reason` is a text for the log that
+    /// describes the source of the selector.
     fn open_for(selector: &DeviceSelector, reason: &'static str) -> Result<Self> {
         let devices = devices()?;
         let meant = devices
@@ -87,7 +87,8 @@ impl Context {
     }
 
     /// Opens the first usable device of `devices`. Each device comes with the port that must be
-    /// usable, or `None` if any port is enough. `reason` is the reason of the choice, for the log.
+    /// usable, or `None` if any port is enough. `reason` is a text for the log that describes the
+    /// reason of the choice.
     fn first_usable<'a>(
         devices: impl Iterator<Item = (&'a Device, Option<u8>)>,
         reason: &'static str,
@@ -128,8 +129,8 @@ impl Context {
 struct Unusable(Vec<Error>);
 
 impl Unusable {
-    /// Converts the reasons why no device can be used to one error. `instead` is another device,
-    /// which the error suggests to open by its name.
+    /// Converts the errors of all devices to one error. `instead` is another device, if any. The
+    /// error then suggests that the program open this device by its name.
     fn error(mut self, instead: Option<&Device>) -> Error {
         match (self.0.len(), instead) {
             (0, _) => Error::NoDevice,

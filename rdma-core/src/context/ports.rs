@@ -97,8 +97,8 @@ impl Context {
         }
     }
 
-    /// Returns the protocols of a port, according to its GID table: on Ethernet usually RoCE v1 and
-    /// v2.
+    /// Returns the wire protocols that a port can use, according to the types of the GIDs in the
+    /// port's GID table. On Ethernet these are usually RoCE v1 and RoCE v2.
     ///
     /// # Errors
     ///
@@ -120,8 +120,8 @@ impl Context {
         Ok(protocols)
     }
 
-    /// Returns a port's P_Key table. The result includes empty entries, so that positions are table
-    /// indexes.
+    /// Returns a port's P_Key table. The result includes empty entries, so the position of a P_Key
+    /// in the result is its table index.
     ///
     /// # Errors
     ///
@@ -136,10 +136,10 @@ impl Context {
             .collect()
     }
 
-    /// Chooses the local port and GID (network address) that a queue pair should use. Values that
-    /// `choice` or, for the GID index, the environment variable `RDMA_GID_INDEX` sets are used as
-    /// they are; [`AddressChoice`] describes how the crate chooses the others. The crate logs the
-    /// choice with its reason.
+    /// Chooses the local port and GID (network address) that a queue pair should use. The crate
+    /// keeps every value that `choice` sets, and chooses the other values as [`AddressChoice`]
+    /// describes. If `choice` contains no GID index, the environment variable `RDMA_GID_INDEX` can
+    /// set the index. The crate logs the result and the reason of the choice.
     ///
     /// # Errors
     ///
@@ -177,7 +177,8 @@ fn gid_entry(raw: &ibverbs_sys::ibv_gid_entry) -> GidEntry {
     }
 }
 
-/// Returns whether `errno` is a number that devices return for an empty or missing table entry.
+/// Returns whether `errno` is an error number that devices return for an empty or missing entry of
+/// a GID table.
 fn is_no_entry(errno: Errno) -> bool {
     matches!(errno.0, libc::ENODATA | libc::EINVAL | libc::ENOENT)
 }

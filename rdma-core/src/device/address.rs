@@ -41,31 +41,33 @@ impl fmt::Display for LocalAddress {
 /// The program's requirements for a [`LocalAddress`]. For a field that is `None` the crate chooses
 /// the value.
 ///
-/// The port must be active. On Ethernet the crate prefers a RoCE v2 GID with an IPv4-mapped
-/// address, then one with a global IPv6 address, then one with a link-local address, and then a
-/// RoCE v1 GID. If [`source`](Self::source) is set, the crate first prefers the GID of that
-/// address. On InfiniBand it uses GID index 0 and the LID.
+/// The port must be active. On Ethernet the crate prefers GIDs in this order: RoCE v2 with an
+/// IPv4-mapped address, RoCE v2 with a global IPv6 address, RoCE v2 with a link-local address, RoCE
+/// v1. If [`source`](Self::source) is set, the GID of that address comes first. On InfiniBand the
+/// crate uses GID index 0 and the LID.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AddressChoice {
     /// The required port, if any.
     pub port: Option<u8>,
     /// The required index in the port's GID table, if any.
     pub gid_index: Option<u32>,
-    /// The local IP address from which this host sends packets to the peer, if it is known: for
-    /// example, the local address of a TCP connection to the peer. [`Self::toward`] finds it.
+    /// The local IP address from which this host sends packets to the peer, or `None` if the
+    /// address is not known. The local address of a TCP connection to the peer is an example.
+    /// [`Self::toward`] finds the address by the routes of the system.
     ///
-    /// The crate then prefers the GID of this address. For a loopback address it prefers the GID of
-    /// any loopback address. For another address, the GIDs of loopback interfaces come last.
+    /// The crate prefers the GID of this address. If this address is a loopback address, the crate
+    /// prefers the GID of any loopback address. Otherwise the GIDs of loopback interfaces come
+    /// last.
     pub source: Option<IpAddr>,
 }
 
 impl AddressChoice {
-    /// The environment variable that sets the GID index if the program does not set it. The value
-    /// is a number, or `auto`.
+    /// The name of the environment variable that sets the GID index if the program sets no index.
+    /// The value of the variable is a GID index, or `auto`: the crate then chooses the GID.
     pub const GID_INDEX_VARIABLE: &'static str = "RDMA_GID_INDEX";
 
-    /// Sets [`source`](Self::source) to the address from which the system sends packets to `peer`,
-    /// according to its routes. Without a route, leaves it unset.
+    /// Sets [`source`](Self::source) to the local address from which the system sends packets to
+    /// `peer`. Sets `source` to `None` if the system has no route to `peer`.
     #[must_use]
     pub fn toward(self, peer: IpAddr) -> Self {
         let any: IpAddr = match peer {
@@ -109,7 +111,7 @@ impl AddressChoice {
     }
 
     /// Chooses the port and the GID that fit these requirements best. `device` is the name of the
-    /// device in errors, `ports` are its ports, and `gids` are the valid entries of their GID
+    /// device in errors, `ports` are its ports, and `gids` are the valid entries of the ports' GID
     /// tables.
     ///
     /// # Errors
@@ -164,9 +166,9 @@ impl AddressChoice {
         }
     }
 
-    /// Chooses a GID of the port `port`: the GID with the required index or, without a required
-    /// index, the GID with the lowest rank. Returns the rank, and the local address with this GID.
-    /// On InfiniBand, the port needs no GID if it has a LID.
+    /// Chooses a GID of the port `port`, and returns the rank of the GID and the local address. If
+    /// the program requires a GID index, chooses the GID with this index. Otherwise chooses the GID
+    /// with the lowest rank. An InfiniBand port that has a LID needs no GID.
     fn choose_on(
         self,
         device: &str,
@@ -240,19 +242,19 @@ impl AddressChoice {
     }
 }
 
-/// The rank of a GID among all candidates; the GID with the lowest rank is chosen. The first
-/// number, from 0 to 2, is the result of [`AddressChoice::fit`]. The second is the rank of the
-/// GID's type.
+/// The rank of a GID among all candidates. [`AddressChoice::choose`] chooses the GID with the
+/// lowest rank. The first number, from 0 to 2, is the result of [`AddressChoice::fit`]. The second
+/// number, from 0 to 5, is the preference for the type and the address of the GID; 0 is best.
 type Rank = (u8, u8);
 
-/// The UDP port of RoCE v2, used as the destination port when the system is asked for the route to
-/// a peer.
+/// The UDP destination port of RoCE v2 packets. [`AddressChoice::toward`] uses this port when it
+/// asks the system for the route to a peer.
 const ROCE_PORT: u16 = 4791;
 
 impl AddressChoice {
-    /// Returns how well the address of a GID suits the peer, from 0 (best) to 2. If the GID suits
-    /// because of its address, also returns this reason as text. `is_loopback` says that the GID
-    /// belongs to a loopback interface.
+    /// Returns how well a GID fits [`AddressChoice::source`], from 0 (best) to 2. If the address of
+    /// the GID matches `source`, also returns a text for logs that describes the match.
+    /// `is_loopback` is `true` if the GID belongs to a loopback interface.
     fn fit(self, entry: &GidEntry, is_loopback: bool) -> (u8, Option<&'static str>) {
         match self.source.map(|source| source.to_canonical()) {
             None => (0, None),
@@ -372,8 +374,8 @@ mod tests {
         );
     }
 
-    /// Returns the requirements for a peer to which this host sends from the IP address `source`, a
-    /// text such as `127.0.0.1`. There are no other requirements.
+    /// Returns an [`AddressChoice`] that contains only a source address. `source` is the text of an
+    /// IP address, such as `127.0.0.1`.
     fn from(source: &str) -> AddressChoice {
         AddressChoice {
             source: Some(source.parse().unwrap()),

@@ -21,7 +21,7 @@ pub struct DeviceAttributes {
     raw: sys::ibv_device_attr,
 }
 
-/// The set of memory accesses with which a device's atomic operations cannot interleave
+/// The memory accesses with regard to which the atomic operations of a device are atomic
 /// (`ibv_atomic_cap`).
 #[doc(alias = "ibv_atomic_cap")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,12 +50,13 @@ impl DeviceAttributes {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Returns the GUID of the node, as a number.
+    /// Returns the node GUID, a globally unique number that identifies the device.
     pub fn node_guid(&self) -> u64 {
         u64::from_be(self.raw.node_guid)
     }
 
-    /// Returns the GUID of the system that contains the device, as a number.
+    /// Returns the system image GUID, a globally unique number that identifies the system that
+    /// contains the device.
     pub fn system_image_guid(&self) -> u64 {
         u64::from_be(self.raw.sys_image_guid)
     }
@@ -88,8 +89,8 @@ impl DeviceAttributes {
         DeviceCapabilities::from_bits_retain(self.raw.device_cap_flags.into())
     }
 
-    /// Returns the memory accesses with which the device's atomic operations cannot interleave: the
-    /// accesses of the same device, or all accesses.
+    /// Returns the memory accesses with regard to which the device's atomic operations are atomic:
+    /// accesses by the same device, or all accesses.
     pub fn atomics(&self) -> AtomicCapability {
         use sys::ibv_atomic_cap as raw;
         match self.raw.atomic_cap {
@@ -121,7 +122,7 @@ impl DeviceAttributes {
         count(self.raw.max_qp_wr)
     }
 
-    /// Returns the maximum number of scatter/gather elements (separate pieces of memory) of a work
+    /// Returns the maximum number of scatter/gather elements (separate memory ranges) of a work
     /// request.
     pub fn max_elements(&self) -> usize {
         count(self.raw.max_sge)
@@ -222,8 +223,8 @@ impl DeviceAttributes {
         self.raw.max_pkeys
     }
 
-    /// Returns the maximum delay between a packet and its acknowledgement. A peer's acknowledgement
-    /// timeout must be longer (IBTA 11.2.1.2, "Local CA ACK Delay").
+    /// Returns the maximum time that the device takes to acknowledge a received packet. The
+    /// acknowledgement timeout of a peer must be longer (IBTA 11.2.1.2, "Local CA ACK Delay").
     pub fn ack_delay(&self) -> Duration {
         duration_of_exponent(self.raw.local_ca_ack_delay)
     }
@@ -240,8 +241,8 @@ fn count(value: c_int) -> usize {
     usize::try_from(value).unwrap_or(0)
 }
 
-/// Returns the duration that the IBTA encodes as `exponent` (five bits): 4.096 µs times 2 to the
-/// power of `exponent`.
+/// Returns the duration that the five-bit code `exponent` of the IBTA specification stands for:
+/// 4.096 µs times 2 to the power of `exponent`.
 pub(super) fn duration_of_exponent(exponent: u8) -> Duration {
     Duration::from_nanos(4096 << (exponent & 0x1f))
 }

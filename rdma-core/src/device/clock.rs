@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::context::Context;
 use crate::error::Result;
 
-/// The clock with which a device timestamps completions, from [`Context::clock`]. `DeviceClock` is
-/// `Send` and `Sync`, like the context.
+/// The clock with which a device timestamps completions, returned by [`Context::clock`].
+/// `DeviceClock` is `Send` and `Sync`, like the context.
 ///
 /// ```
 /// let context = rdma_core::Context::open("softroce0")?;
@@ -58,8 +58,8 @@ impl DeviceClock {
         duration(ticks, self.kilohertz)
     }
 
-    /// Returns the time from `earlier` to `later`: two readings of the device's clock, or
-    /// timestamps of completions, in clock ticks. The result is correct even if the clock has
+    /// Returns the time from `earlier` to `later`. Both arguments are clock ticks: readings of the
+    /// device's clock, or timestamps of completions. The result is correct even if the clock has
     /// wrapped around once in between.
     pub fn between(&self, earlier: u64, later: u64) -> Duration {
         self.duration(later.wrapping_sub(earlier) & self.mask)

@@ -75,7 +75,7 @@ pub struct ReceiveScalingCapabilities {
     pub functions: HashFunctions,
 }
 
-/// The limits of packet pacing: the device can limit the rate at which a queue pair sends.
+/// The limits of packet pacing, by which a device limits the rate at which a queue pair sends.
 #[doc(alias = "ibv_packet_pacing_caps")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -86,7 +86,8 @@ pub struct PacingCapabilities {
     pub queue_pairs: QueuePairKinds,
 }
 
-/// The limits of tag matching, which assigns messages to receives by their tags.
+/// The limits of tag matching, by which a device assigns each received message to a posted receive
+/// with the same tag.
 #[doc(alias = "ibv_tm_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -140,7 +141,7 @@ impl ExtendedDeviceAttributes {
         extended | self.basic.capabilities()
     }
 
-    /// Returns the operations that are supported on memory with on-demand paging.
+    /// Returns the operations that the device supports on memory with on-demand paging.
     pub fn on_demand_paging(&self) -> OnDemandCapabilities {
         let caps = &self.raw.odp_caps;
         let of = OnDemandOperations::from_bits_retain;
@@ -161,13 +162,14 @@ impl ExtendedDeviceAttributes {
     }
 
     /// Returns the frequency of the device's clock in kHz, or `None` if the device does not report
-    /// it.
+    /// the frequency.
     #[doc(alias = "hca_core_clock")]
     pub fn clock_kilohertz(&self) -> Option<u64> {
         Some(self.raw.hca_core_clock).filter(|&frequency| frequency != 0)
     }
 
-    /// Returns the limits of TCP segmentation offload (TSO), or `None` if it is not supported.
+    /// Returns the limits of TCP segmentation offload (TSO), or `None` if the device does not
+    /// support TSO.
     pub fn segmentation(&self) -> Option<SegmentationCapabilities> {
         let caps = &self.raw.tso_caps;
         (caps.max_tso != 0).then(|| SegmentationCapabilities {
@@ -176,7 +178,8 @@ impl ExtendedDeviceAttributes {
         })
     }
 
-    /// Returns the limits of receive side scaling (RSS), or `None` if it is not supported.
+    /// Returns the limits of receive side scaling (RSS), or `None` if the device does not support
+    /// RSS.
     pub fn receive_side_scaling(&self) -> Option<ReceiveScalingCapabilities> {
         let caps = &self.raw.rss_caps;
         (caps.supported_qpts != 0).then(|| ReceiveScalingCapabilities {
@@ -194,7 +197,7 @@ impl ExtendedDeviceAttributes {
         self.raw.max_wq_type_rq
     }
 
-    /// Returns the limits of packet pacing, or `None` if it is not supported.
+    /// Returns the limits of packet pacing, or `None` if the device does not support packet pacing.
     pub fn pacing(&self) -> Option<PacingCapabilities> {
         let caps = &self.raw.packet_pacing_caps;
         (caps.qp_rate_limit_max != 0).then(|| PacingCapabilities {
@@ -208,7 +211,7 @@ impl ExtendedDeviceAttributes {
         RawPacketCapabilities::from_bits_retain(self.raw.raw_packet_caps)
     }
 
-    /// Returns the limits of tag matching, or `None` if it is not supported.
+    /// Returns the limits of tag matching, or `None` if the device does not support tag matching.
     pub fn tag_matching(&self) -> Option<TagMatchingCapabilities> {
         let caps = &self.raw.tm_caps;
         (caps.max_num_tags != 0).then(|| TagMatchingCapabilities {
@@ -220,7 +223,8 @@ impl ExtendedDeviceAttributes {
         })
     }
 
-    /// Returns the limits of completion event moderation, or `None` if it is not supported.
+    /// Returns the limits of completion event moderation, or `None` if the device does not support
+    /// moderation.
     pub fn moderation(&self) -> Option<ModerationCapabilities> {
         let caps = &self.raw.cq_mod_caps;
         (caps.max_cq_count != 0 && caps.max_cq_period != 0).then(|| ModerationCapabilities {
@@ -246,7 +250,8 @@ impl ExtendedDeviceAttributes {
         }
     }
 
-    /// Returns the number of ports, even if it is too large for [`DeviceAttributes::ports`].
+    /// Returns the number of ports of the device. Unlike the result of [`DeviceAttributes::ports`],
+    /// the number can be larger than 255.
     #[doc(alias = "phys_port_cnt_ex")]
     pub fn all_ports(&self) -> u32 {
         self.raw.phys_port_cnt_ex.max(self.basic.ports().into())

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::ffi::interface_name;
 
-/// A global identifier (GID): 128 bits that identify a port. On RoCE v2 it is the port's IP
-/// address; an IPv4 address is in IPv6-mapped form.
+/// A global identifier (GID): 128 bits that identify a port. On RoCE v2 the GID is an IP address of
+/// the port. An IPv4 address is in IPv4-mapped form (`::ffff:a.b.c.d`).
 #[doc(alias = "ibv_gid")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -23,13 +23,14 @@ impl Gid {
         self.to_ipv6().to_ipv4_mapped()
     }
 
-    /// Returns the IP address that RoCE v2 uses for the GID.
+    /// Returns the IP address that RoCE v2 uses for the GID: an IPv4 address if the GID is
+    /// IPv4-mapped, and an IPv6 address otherwise.
     pub fn to_ip(self) -> IpAddr {
         self.to_ipv4()
             .map_or_else(|| self.to_ipv6().into(), IpAddr::from)
     }
 
-    /// Returns whether all bits are zero, as in an empty table entry.
+    /// Returns whether all bits of the GID are zero, as in an empty entry of a GID table.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 16]
     }

@@ -140,7 +140,7 @@ impl fmt::Display for LinkWidth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PhysicalState {
-    /// The value for "no state change", which only requests to a port contain (IBTA 14.2.5.6).
+    /// The value for "no state change", which occurs only in requests to a port (IBTA 14.2.5.6).
     NoChange,
     /// The port is in sleep state.
     Sleep,

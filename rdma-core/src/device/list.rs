@@ -10,8 +10,8 @@ use crate::ffi::{self, DeviceHandle};
 
 /// An RDMA device of this system.
 ///
-/// `Device` is `Send` and `Sync`: a device that is not open is immutable, and the value keeps the
-/// list of libibverbs alive in which it was found.
+/// `Device` is `Send` and `Sync`, because a device that is not open is immutable. The value keeps
+/// the device list of libibverbs allocated.
 #[doc(alias = "ibv_device")]
 #[derive(Clone)]
 pub struct Device {
@@ -54,7 +54,7 @@ impl Device {
         self.handle.name()
     }
 
-    /// Returns the GUID of the node that the device is part of, as a number.
+    /// Returns the node GUID, a globally unique number that identifies the device.
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> u64 {
         self.handle.guid()
@@ -78,8 +78,7 @@ impl Device {
         NodeType::from_raw(self.handle.node_type())
     }
 
-    /// Returns whether the transport is iWARP, and not the InfiniBand transport (over InfiniBand or
-    /// RoCE).
+    /// Returns whether the device uses the iWARP transport.
     pub fn is_iwarp(&self) -> bool {
         self.transport() == TransportType::Iwarp
     }
@@ -110,14 +109,14 @@ impl Device {
         node.parse().ok()
     }
 
-    /// Returns the text with which the kernel describes the rate of a port, for example `100 Gb/sec
-    /// (4X EDR)`.
+    /// Returns the kernel's text for the rate of a port, for example `100 Gb/sec (4X EDR)`, or
+    /// `None` if the kernel provides no text.
     pub(crate) fn rate(&self, port: u8) -> Option<String> {
         sysfs::text(&self.handle.path(), &format!("ports/{port}/rate"))
     }
 
-    /// Returns whether the device is softroce, the user-space device. The crate never chooses it by
-    /// default if other devices exist.
+    /// Returns whether the device is a softroce device, which is implemented in user space.
+    /// [`Context::open_default`] chooses a softroce device only if no other device exists.
     pub fn is_emulated(&self) -> bool {
         self.name().starts_with("softroce")
     }

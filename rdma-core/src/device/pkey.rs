@@ -23,8 +23,8 @@ impl PartitionKey {
         self.0 & 0x8000 != 0
     }
 
-    /// Returns whether the partition key is invalid: its lower 15 bits are 0, as in an empty table
-    /// entry (IBTA 10.9.1.2).
+    /// Returns whether the partition key is invalid: its lower 15 bits are 0, as in an empty entry
+    /// of a P_Key table (IBTA 10.9.1.2).
     pub fn is_invalid(self) -> bool {
         self.base() == 0
     }

@@ -32,8 +32,8 @@ impl PortAttributes {
         Self { number, raw, speed }
     }
 
-    /// Returns these attributes with another link speed. Used for a speed whose code is too large
-    /// for the field of the C struct.
+    /// Returns a copy of these attributes with the link speed `speed`. The crate calls this method
+    /// for a speed whose code is too large for the field of the C struct.
     pub(crate) fn with_speed(self, speed: LinkSpeed) -> Self {
         Self { speed, ..self }
     }
@@ -58,8 +58,8 @@ impl PortAttributes {
         LinkLayer::from_raw(self.raw.link_layer)
     }
 
-    /// Returns the speed of one lane of the link. The C struct of the bindings cannot contain a
-    /// speed above NDR; for higher speeds the value comes from sysfs.
+    /// Returns the speed of one lane of the link. The field of the C struct cannot contain a speed
+    /// above NDR. The crate reads higher speeds from sysfs.
     pub fn speed(&self) -> LinkSpeed {
         self.speed
     }
@@ -97,8 +97,8 @@ impl PortAttributes {
         PortCapabilities2::from_bits_retain(self.raw.port_cap_flags2)
     }
 
-    /// Returns the requirements that the port has for addresses, for example whether every address
-    /// needs a global route header.
+    /// Returns the port's requirements on packet headers, for example that every packet needs a
+    /// global route header.
     pub fn flags(&self) -> PortFlags {
         PortFlags::from_bits_retain(self.raw.flags)
     }
@@ -123,7 +123,8 @@ impl PortAttributes {
         self.raw.lid
     }
 
-    /// Returns all LIDs of the port: `1 << lmc` consecutive LIDs.
+    /// Returns all LIDs of the port, a range of 2 to the power of `lmc` LIDs. `lmc` (LID mask
+    /// control) is a field of the C struct.
     #[doc(alias = "lmc")]
     pub fn lids(&self) -> RangeInclusive<u16> {
         let below = (1_u16 << (self.raw.lmc & 0x7)) - 1;
@@ -145,8 +146,8 @@ impl PortAttributes {
         duration_of_exponent(self.raw.subnet_timeout)
     }
 
-    /// Returns a code for how the subnet manager has initialised the port (the C field
-    /// `init_type_reply`).
+    /// Returns the code by which the subnet manager reports how it initialised the port (the C
+    /// field `init_type_reply`).
     pub fn initialization_reply(&self) -> u8 {
         self.raw.init_type_reply
     }
@@ -182,7 +183,7 @@ impl PortAttributes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortState {
-    /// The value for "no state change", which only requests to a port contain (IBTA 14.2.5.6).
+    /// The value for "no state change", which occurs only in requests to a port (IBTA 14.2.5.6).
     NoChange,
     /// The link is down.
     Down,
@@ -296,7 +297,7 @@ impl Mtu {
         128 << (self as usize)
     }
 
-    /// Returns the path MTU with this size in bytes, if there is one.
+    /// Returns the path MTU of `bytes` bytes, or `None` if no path MTU has this size.
     pub fn from_bytes(bytes: usize) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
     }

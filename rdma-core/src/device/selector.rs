@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// A selection of devices by name, each with an optional port, as the variable `RDMA_DEVICE`
-/// contains it.
+/// A selection of devices by name, each with an optional port. The environment variable
+/// `RDMA_DEVICE` contains such a selection as text.
 ///
 /// The text is a comma-separated list of `name` or `name:port`. A name matches every device whose
 /// name begins with it. With a leading `=`, names must match exactly. With a leading `^`, all
@@ -25,10 +25,12 @@ pub struct DeviceSelector {
 }
 
 impl DeviceSelector {
-    /// The environment variable that selects the device if the program does not.
+    /// The name of the environment variable that selects the device if the program selects no
+    /// device.
     pub const VARIABLE: &'static str = "RDMA_DEVICE";
 
-    /// Returns the selector in `RDMA_DEVICE`, if the variable is set and not empty.
+    /// Returns the selector in the environment variable `RDMA_DEVICE`, or `None` if the variable is
+    /// not set or is empty.
     ///
     /// # Errors
     ///
@@ -40,9 +42,9 @@ impl DeviceSelector {
         }
     }
 
-    /// Returns whether the selector matches the device named `device`, and which port it requests:
-    /// `None` if the device does not match, `Some(Some(port))` if it matches with a port, and
-    /// `Some(None)` if it matches without a port.
+    /// Returns `None` if the selector does not match the device named `device`. Returns
+    /// `Some(Some(port))` if the selector matches and contains a port for this device, and
+    /// `Some(None)` if the selector matches without a port.
     pub fn matches(&self, device: &str) -> Option<Option<u8>> {
         let named = self.names.iter().find(|(name, _)| {
             if self.exact {

@@ -15,8 +15,9 @@ pub(super) fn text(directory: &Path, file: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Returns the name of the link speed in `rate`, the kernel's text for a rate: `XDR` for `800
-/// Gb/sec (4X XDR)`. Returns `None` if the text has no such name.
+/// Returns the name of the link speed in the text `rate`, or `None` if the text contains no such
+/// name. The kernel describes the rate of a port by such a text: the name in `800 Gb/sec (4X XDR)`
+/// is `XDR`.
 pub(crate) fn speed_of_rate(rate: &str) -> Option<&str> {
     let (_, inside) = rate.split_once('(')?;
     let (_, name) = inside.strip_suffix(')')?.split_once(' ')?;

@@ -6,8 +6,8 @@ use ibverbs_sys::{ibv_node_type, ibv_transport_type};
 
 use super::{GidType, LinkLayer};
 
-/// The transport protocol that a device implements (`ibv_transport_type`). RoCE uses the InfiniBand
-/// transport on Ethernet; [`Protocol`] distinguishes the two.
+/// The transport protocol that a device implements (`ibv_transport_type`). RoCE also uses the
+/// InfiniBand transport; [`Protocol`] distinguishes RoCE from InfiniBand.
 #[doc(alias = "ibv_transport_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -116,7 +116,8 @@ impl fmt::Display for NodeType {
     }
 }
 
-/// The wire protocol that a port uses for packets from one of its GIDs.
+/// The wire protocol of packets: InfiniBand, RoCE or iWARP. The device, the port and the source GID
+/// determine the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -128,7 +129,7 @@ pub enum Protocol {
     RoceV2,
     /// iWARP: RDMA over TCP.
     Iwarp,
-    /// A vendor-specific protocol, or one that this crate does not know.
+    /// A vendor-specific protocol, or a protocol that this crate does not know.
     Other,
 }
 

@@ -13,7 +13,8 @@ use crate::receive::SharedReceiveQueueId;
 /// (`ibv_async_event`).
 ///
 /// Queue pairs, work queues and ports are identified by their numbers, completion queues and shared
-/// receive queues by their ids. The object may no longer exist when the program reads the event.
+/// receive queues by their ids. The object of an event may no longer exist when the program reads
+/// the event.
 #[doc(alias = "ibv_async_event")]
 #[doc(alias = "ibv_event_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,7 +83,7 @@ pub enum AsyncEvent {
         shared_receive_queue: SharedReceiveQueueId,
     },
     /// A shared receive queue holds fewer receives than the limit that the program set. The event
-    /// disarms the limit.
+    /// removes the limit.
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     SharedReceiveQueueLimit {
         /// The shared receive queue that is below its limit.
@@ -189,7 +190,7 @@ impl AsyncEvent {
         }
     }
 
-    /// Returns the object to which the event refers, for example a port by its number.
+    /// Returns the device, port or queue that the event refers to.
     pub fn object(&self) -> AsyncEventObject {
         match *self {
             Self::CompletionQueueError { completion_queue } => {
@@ -223,9 +224,8 @@ impl AsyncEvent {
         }
     }
 
-    /// Returns whether the event makes its object unusable: a failed queue makes no more progress,
-    /// and on a failed device no operation works. Returns `false` for a port whose link is down,
-    /// because it may recover.
+    /// Returns whether the event reports a failure that makes the queue or the device of the event
+    /// unusable. Returns `false` for a port whose link is down, because the link may recover.
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,

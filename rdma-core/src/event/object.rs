@@ -5,7 +5,7 @@ use std::fmt;
 use crate::completion::CompletionQueueId;
 use crate::receive::SharedReceiveQueueId;
 
-/// The object that an [`AsyncEvent`](super::AsyncEvent) refers to.
+/// The device, port or queue that an [`AsyncEvent`](super::AsyncEvent) refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEventObject {

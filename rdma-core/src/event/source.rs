@@ -9,8 +9,9 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::ContextHandle;
 
-/// A source of the asynchronous events of an open device, from [`Context::async_events`]: events of
-/// the device, of its ports, and of the queues that were created from the context or its clones.
+/// A source of the asynchronous events of an open device, returned by [`Context::async_events`].
+/// The events concern the device, its ports, and the queues that were created from the context or a
+/// clone of the context.
 ///
 /// Each event is delivered only once, to the first thread that reads it through any handle. Read
 /// the events in one place, or open a separate context for each component that needs events. An

@@ -11,12 +11,13 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const WORD: usize = size_of::<u64>();
-/// Minimum length in bytes of a copy by the processor's string instruction, whose start takes
-/// longer than a short loop.
+/// Minimum length, in bytes, of a copy that uses the string instruction `rep movsb`. Shorter copies
+/// use a loop, because starting the instruction takes longer than a short loop.
 #[cfg(any(test, all(target_arch = "x86_64", not(miri))))]
 const STRING_LEN: usize = 1 << 10;
 
-/// Copies `to.len()` bytes from shared memory at `from` into `to`, in words where possible.
+/// Copies `to.len()` bytes into `to` from memory at `from`, which a device or another thread may be
+/// writing. Copies eight-byte words where possible.
 ///
 /// # Safety
 ///
@@ -45,7 +46,8 @@ pub(super) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
     unsafe { copy_out_bytes(at, words.into_remainder()) };
 }
 
-/// Copies the bytes of `from` into shared memory at `to`, in words where possible.
+/// Copies the bytes of `from` into memory at `to`, which a device or another thread may be
+/// accessing. Copies eight-byte words where possible.
 ///
 /// # Safety
 ///
@@ -73,10 +75,10 @@ pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
     unsafe { copy_in_bytes(words.remainder(), at) };
 }
 
-/// Copies `len` bytes by the processor's string instruction, which copies long ranges in whole
-/// cache lines. Another thread or a device may write to the memory meanwhile: the compiler assumes
-/// nothing about the accesses of an assembly block. Not compiled for Miri, which cannot execute
-/// assembly.
+/// Copies `len` bytes with the string instruction `rep movsb`, which copies long ranges in whole
+/// cache lines. Another thread or a device may write to the memory during the copy: the compiler
+/// assumes nothing about the accesses of an assembly block. This function is not compiled for Miri,
+/// which cannot execute assembly.
 ///
 /// # Safety
 ///
@@ -97,8 +99,8 @@ unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies bytes from shared memory at `from` into `to`, one byte at a time. Returns the address
-/// after the last byte that was read.
+/// Copies `to.len()` bytes into `to` from memory at `from`, which a device or another thread may be
+/// writing. Copies one byte at a time. Returns the address after the last byte that was read.
 ///
 /// # Safety
 ///
@@ -114,8 +116,8 @@ unsafe fn copy_out_bytes(mut from: *const u8, to: &mut [u8]) -> *const u8 {
     from
 }
 
-/// Copies the bytes of `from` into shared memory at `to`, one byte at a time. Returns the address
-/// after the last byte that was written.
+/// Copies the bytes of `from` into memory at `to`, which a device or another thread may be
+/// accessing. Copies one byte at a time. Returns the address after the last byte that was written.
 ///
 /// # Safety
 ///

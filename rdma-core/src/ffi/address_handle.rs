@@ -72,7 +72,8 @@ impl Drop for AddressHandleOwner {
 }
 
 impl AddressHandle {
-    /// Takes ownership of an address handle that other code (such as a vendor's extension) created.
+    /// Takes ownership of an address handle that other code created, for example a vendor's
+    /// extension.
     ///
     /// # Safety
     ///
@@ -133,8 +134,9 @@ impl AddressVector {
     }
 }
 
-/// Returns the address vector of the path back to the sender of a received datagram. `grh` is the
-/// first 40 bytes of the receive's memory.
+/// Returns the address vector of the path back to the sender of a received datagram. `completion`
+/// is the completion of the receive, and `port` is the port that received the datagram. `grh` is
+/// the global routing header (GRH): the first 40 bytes of the receive's memory.
 pub(crate) fn vector_of_completion(
     context: &ContextHandle,
     completion: &WorkCompletion,

@@ -8,12 +8,13 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Error, Result};
 use crate::memory::Prefetch;
 
-/// Maximum number of bytes that one call of `ibv_advise_mr` covers; larger ranges are split. The
-/// length field has 32 bits, and this size is a whole number of pages.
+/// Maximum number of bytes that one call of `ibv_advise_mr` covers. [`advise`] splits a larger
+/// range into several calls. The value fits into the 32-bit length field of the call, and is a
+/// whole number of pages.
 const PIECE: usize = 1 << 30;
 
-/// Prefetches the pages of an on-demand region that contain the `len` bytes from `address` on.
-/// `address` is the address of the first byte in requests.
+/// Prefetches the pages of an on-demand memory region that contain the `len` bytes at `address`.
+/// `address` is the address that requests use for the first of these bytes.
 pub(crate) fn advise(
     domain: &ProtectionDomainHandle,
     lkey: u32,

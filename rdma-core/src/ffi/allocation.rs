@@ -16,25 +16,25 @@ use crate::error::{Errno, Error, Result};
 /// The size of an ordinary page in bytes.
 pub(crate) const PAGE: usize = 4096;
 
-/// Position of the bits in the `mmap` flags that hold the logarithm of a huge page's size
-/// (`MAP_HUGE_SHIFT`).
+/// Number of bits by which the base-2 logarithm of the huge page size is shifted left in the flags
+/// of `mmap` (`MAP_HUGE_SHIFT`).
 const HUGE_SHIFT: u32 = 26;
 
-/// Memory that came from the allocator, from a device or from a mapping. Dropping this value frees
-/// the memory.
+/// An owned block of memory from the allocator, from a device or from a mapping. Dropping this
+/// value frees the memory.
 pub(crate) struct Allocation {
     start: NonNull<u8>,
     len: usize,
     source: Source,
 }
 
-/// The origin of an allocation's memory, which determines how the memory is freed.
+/// The origin of the memory of an [`Allocation`]. The origin determines how the memory is freed.
 enum Source {
     Allocator(Layout),
     /// Start and length of the whole mapping, which may be larger than the memory in use.
     Mapping(NonNull<u8>, usize),
-    /// A buffer that the device allocated. The last owner of the `Arc` frees it: this allocation,
-    /// or a registration of the memory.
+    /// A buffer that the device allocated. The buffer is freed when its last owner is dropped: this
+    /// allocation, or a registration of the memory.
     Device(Arc<DeviceBuffer>),
 }
 
@@ -53,8 +53,8 @@ impl fmt::Debug for Allocation {
 }
 
 impl Allocation {
-    /// Allocates `len` zeroed bytes from the allocator. The memory is aligned to `align` bytes, at
-    /// least to a page.
+    /// Allocates `len` zeroed bytes from the global allocator. The memory is aligned to the larger
+    /// of `align` and the page size.
     pub(crate) fn zeroed(len: usize, align: usize) -> Result<Self> {
         refuse_nothing(len)?;
         let layout =
@@ -74,8 +74,9 @@ impl Allocation {
         }
     }
 
-    /// Allocates `len` zeroed bytes from the allocator of `domain`'s device. The memory is aligned
-    /// to `align` bytes, at least to a page. Returns the error of the device if the device refuses.
+    /// Allocates `len` zeroed bytes by the memory allocator of `domain`'s device (`ibv_alloc_buf`).
+    /// The memory is aligned to the larger of `align` and the page size. Returns the error of the
+    /// device if the device refuses.
     pub(crate) fn of_device(
         domain: &Arc<ProtectionDomainHandle>,
         len: usize,
@@ -123,8 +124,8 @@ impl Allocation {
         Ok(memory)
     }
 
-    /// Maps `len` bytes of new anonymous memory, rounded up to whole pages of `page` bytes, and
-    /// aligned to `align` bytes. `flags` are additional flags of `mmap`.
+    /// Maps at least `len` bytes of new anonymous memory, aligned to `align` bytes. Rounds the
+    /// length up to whole pages of `page` bytes. `flags` are additional flags of `mmap`.
     fn mapped(len: usize, align: usize, page: usize, flags: i32) -> Result<Self> {
         refuse_nothing(len)?;
         let slack = align.saturating_sub(page);
@@ -163,8 +164,8 @@ impl Allocation {
         })
     }
 
-    /// Maps the part of a file that begins at `offset`. Every process that maps or accesses the
-    /// file shares the memory.
+    /// Maps `len` bytes of a file into memory, beginning at `offset`. The mapping is shared: every
+    /// process that maps or accesses the file sees the same bytes.
     ///
     /// # Safety
     ///
@@ -200,7 +201,8 @@ impl Allocation {
         Ok(unsafe { Self::from_mapping(start, len) })
     }
 
-    /// Takes ownership of a memory mapping, which is unmapped when the value is dropped.
+    /// Takes ownership of the memory mapping of `len` bytes at `start`. Dropping the returned value
+    /// unmaps the memory.
     ///
     /// # Safety
     ///
@@ -233,7 +235,7 @@ impl Allocation {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Returns a pointer to all bytes of this allocation, without borrowing the bytes.
+    /// Returns a raw pointer to all bytes of this allocation, without borrowing the bytes.
     pub(super) fn span(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.len)
     }

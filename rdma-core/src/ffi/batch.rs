@@ -3,8 +3,8 @@
 //!
 //! The C structs of requests are needed only until the requests are posted, so this memory does not
 //! belong to a queue: the memory of many queues would together exceed the processor's cache. Each
-//! thread keeps up to two unused memories for send batches and two for receive batches, so that two
-//! batches of each kind can be built at the same time without an allocation.
+//! thread keeps up to two unused blocks of memory for send batches, and two for receive batches.
+//! Two batches of each kind can therefore be built at the same time without an allocation.
 
 use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
@@ -16,23 +16,24 @@ use ibverbs_sys as sys;
 use super::elements::MAX_ELEMENTS;
 use super::request::Room;
 
-/// A C struct of a work request. The struct contains a pointer to the next request, so that one
-/// verb call posts a linked list of requests.
+/// The C struct of a work request: `ibv_send_wr` or `ibv_recv_wr`. The struct contains a pointer to
+/// the next request, so that one verb call posts a linked list of requests.
 ///
 /// # Safety
 ///
 /// The implementation of `link` must write only the pointer to the next request, and must read
 /// nothing.
 pub(crate) unsafe trait Linked: Sized + 'static {
-    /// Sets the pointer of the request at `this` to the next request of its list, `next`.
+    /// Makes `next` the successor of the request at `this` in a linked list of requests. A null
+    /// `next` ends the list.
     ///
     /// # Safety
     ///
     /// `this` must be valid for writes of a request; the request need not be initialised.
     unsafe fn link(this: *mut Self, next: *mut Self);
 
-    /// Returns the thread-local variable in which a thread keeps unused memory, which its later
-    /// batches of requests of this type reuse.
+    /// Returns the thread-local variable that stores the thread's unused memory for requests of
+    /// this type. Later batches of the thread reuse that memory.
     fn spare() -> &'static LocalKey<Cell<SpareMemory<Self>>>;
 }
 
@@ -147,7 +148,8 @@ impl<W> SpareMemory<W> {
     };
 
     /// Removes and returns one of the two unused blocks of memory. Prefers a block with room for
-    /// `requests` and `elements`, but may return a smaller one, so the caller must check the size.
+    /// `requests` requests and `elements` scatter/gather elements. The returned block may still be
+    /// smaller, so the caller must check the size.
     #[inline]
     fn take(&mut self, requests: usize, elements: usize) -> BatchMemory<W> {
         if self.first.has(requests, elements) {
@@ -158,8 +160,7 @@ impl<W> SpareMemory<W> {
     }
 
     /// Keeps `places`, the memory of a finished batch, for later batches of this thread. The thread
-    /// keeps at most two blocks of memory: `places`, and the larger one of the two blocks that it
-    /// kept before.
+    /// keeps at most two blocks of memory: `places`, and the larger of the two blocks kept before.
     #[inline]
     fn keep(&mut self, places: BatchMemory<W>) {
         let last = mem::replace(&mut self.first, places);
@@ -176,8 +177,7 @@ impl<W> Default for SpareMemory<W> {
     }
 }
 
-/// The memory for the work requests of one batch under construction, each with its scatter/gather
-/// elements.
+/// The memory of one batch under construction: its work requests and their scatter/gather elements.
 pub(super) struct BatchStorage<W: Linked> {
     places: BatchMemory<W>,
     /// Maximum number of requests; 0 while no memory is assigned.
@@ -193,8 +193,8 @@ unsafe impl<W: Linked> Send for BatchStorage<W> {}
 unsafe impl<W: Linked> Sync for BatchStorage<W> {}
 
 impl<W: Linked> BatchStorage<W> {
-    /// Batch storage without memory: its initial state, and its state while no batch is being
-    /// built.
+    /// A storage without memory, for initialisation. A storage also has no memory while no batch is
+    /// being built.
     pub(super) const CLOSED: Self = Self {
         places: BatchMemory::NONE,
         capacity: 0,
@@ -202,7 +202,8 @@ impl<W: Linked> BatchStorage<W> {
     };
 
     /// Gets memory for a batch of `capacity` requests with at most `width` scatter/gather elements
-    /// each. Uses memory of an earlier batch if it is large enough, and otherwise allocates.
+    /// each. Reuses the memory of an earlier batch if that memory is large enough, and otherwise
+    /// allocates new memory.
     #[inline]
     pub(super) fn open(&mut self, capacity: usize, width: usize) {
         let width = MAX_ELEMENTS.min(width);
@@ -224,8 +225,8 @@ impl<W: Linked> BatchStorage<W> {
         (self.capacity, self.width) = (capacity, width);
     }
 
-    /// Ends the use of this storage by a batch. The memory of the storage remains allocated, and
-    /// the current thread can use it for later batches.
+    /// Ends the current batch, and removes the memory from this storage. The current thread keeps
+    /// the memory for its later batches.
     #[inline]
     pub(super) fn close(&mut self) {
         self.capacity = 0;
@@ -264,8 +265,8 @@ impl<W: Linked> BatchStorage<W> {
         }
     }
 
-    /// Links `count` consecutive requests to a list, beginning with the request at index `first`.
-    /// Returns the first request.
+    /// Links `count` consecutive requests into a linked list, beginning with the request at index
+    /// `first`. Returns the first request.
     ///
     /// # Safety
     ///
@@ -284,8 +285,8 @@ impl<W: Linked> BatchStorage<W> {
         }
     }
 
-    /// Returns the index in this storage of the request that `request` points to; `None` if it is
-    /// not in this storage.
+    /// Returns the index in this storage of the request at the address `request`, or `None` if the
+    /// request is not in this storage.
     pub(super) fn index_of(&self, request: *mut W) -> Option<usize> {
         let start = self.places.requests.as_ptr() as usize;
         let bytes = (request as usize).checked_sub(start)?;
@@ -294,9 +295,10 @@ impl<W: Linked> BatchStorage<W> {
     }
 }
 
-/// Returns how many requests of a list were posted. The list has `count` requests, from index
-/// `first` on. `bad` is the index of the first request that was not posted. If `bad` is not in the
-/// list, returns `count`, because each request may have been posted.
+/// Returns the number of requests of a list that were posted before the driver refused a request.
+/// The list consists of the `count` requests from index `first` on. `bad` is the index of the first
+/// request that was not posted. If `bad` is not in the list, returns `count`, because each request
+/// may have been posted.
 #[cold]
 pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> usize {
     match bad {

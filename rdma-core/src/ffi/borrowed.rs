@@ -6,8 +6,8 @@ use std::slice;
 
 use super::elements::LocalKey;
 
-/// Registered bytes that are borrowed for reading, with the address and local key by which requests
-/// refer to them.
+/// A borrowed slice of registered memory, for requests that read the memory. Contains the address
+/// and the local key by which requests refer to the bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Borrowed<'a> {
     start: NonNull<u8>,
@@ -23,11 +23,11 @@ unsafe impl Send for Borrowed<'_> {}
 // SAFETY: this is a `&[u8]` with the address and key that requests need.
 unsafe impl Sync for Borrowed<'_> {}
 
-/// Registered bytes that are borrowed for reading and writing, with the address and key that
-/// requests need.
+/// An exclusively borrowed slice of registered memory, for requests that read or write the memory.
+/// Contains the address and the local key by which requests refer to the bytes.
 ///
-/// Contains a raw pointer instead of a `&mut [u8]`: no Rust reference to the bytes may exist while
-/// a request contains this value and the device writes to the bytes.
+/// Stores a raw pointer instead of a `&mut [u8]`: no Rust reference to the bytes may exist while a
+/// request contains this value and the device writes to the bytes.
 pub(crate) struct BorrowedMut<'a> {
     start: NonNull<u8>,
     len: usize,
@@ -42,8 +42,8 @@ unsafe impl Send for BorrowedMut<'_> {}
 unsafe impl Sync for BorrowedMut<'_> {}
 
 impl<'a> Borrowed<'a> {
-    /// Borrows `bytes` for reading. Requests with the local key `lkey` address the first byte as
-    /// `address`.
+    /// Borrows `bytes` for reading. `address` is the address that requests with the local key
+    /// `lkey` use for the first byte.
     pub(crate) fn new(bytes: &'a [u8], address: u64, lkey: LocalKey) -> Self {
         Self {
             start: NonNull::from(bytes).cast(),
@@ -70,7 +70,8 @@ impl<'a> Borrowed<'a> {
         self.lkey
     }
 
-    /// Splits the bytes into `[0, at)` and `[at, len)`; `at` must not exceed the length.
+    /// Splits this borrow into two: the bytes `[0, at)` and the bytes `[at, len)`. Panics if `at`
+    /// exceeds the length.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         let (left, right) = self.bytes().split_at(at);
         let place = self.address.wrapping_add(at as u64);
@@ -82,8 +83,8 @@ impl<'a> Borrowed<'a> {
 }
 
 impl<'a> BorrowedMut<'a> {
-    /// Borrows `bytes` for writing. Requests with the local key `lkey` address the first byte as
-    /// `address`.
+    /// Borrows `bytes` for writing. `address` is the address that requests with the local key
+    /// `lkey` use for the first byte.
     pub(crate) fn new(bytes: &'a mut [u8], address: u64, lkey: LocalKey) -> Self {
         Self {
             len: bytes.len(),
@@ -109,7 +110,8 @@ impl<'a> BorrowedMut<'a> {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Returns the bytes as a slice, with the whole lifetime of the borrow.
+    /// Returns the borrowed bytes as a slice that is valid for the whole lifetime `'a` of the
+    /// borrow.
     pub(crate) fn into_bytes(self) -> &'a mut [u8] {
         // SAFETY: this value was the only holder of a slice that is exclusively borrowed for `'a`,
         // and `self` is consumed.
@@ -132,7 +134,8 @@ impl<'a> BorrowedMut<'a> {
         BorrowedMut::new(self.bytes_mut(), address, lkey)
     }
 
-    /// Splits the bytes into `[0, at)` and `[at, len)`; `at` must not exceed the length.
+    /// Splits this borrow into two: the bytes `[0, at)` and the bytes `[at, len)`. Panics if `at`
+    /// exceeds the length.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         let (address, lkey) = (self.address, self.lkey);
         let (left, right) = self.into_bytes().split_at_mut(at);

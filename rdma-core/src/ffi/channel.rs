@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use super::context::{ContextHandle, positive};
 use crate::error::{Errno, Error, Result};
 
-/// Maximum number of events that are taken from the channel in one call, before their completion
-/// queues are reported: the length of an array on the stack.
+/// Maximum number of events that [`ChannelHandle::drain`] reads at a time. The array for these
+/// events has this length and is on the stack.
 const BATCH: usize = 16;
 
 /// The owner of a completion channel (`ibv_comp_channel`) with a non-blocking descriptor. Dropping
@@ -22,7 +22,7 @@ pub(crate) struct ChannelHandle {
     raw: NonNull<sys::ibv_comp_channel>,
     context: Arc<ContextHandle>,
     /// Number of completion queues attached to this channel. [`Self::drain_alone`] holds the lock
-    /// while it takes events, so that no second queue is attached meanwhile.
+    /// while it reads events, so that no second queue can be attached during that time.
     queues: Mutex<usize>,
 }
 
@@ -47,7 +47,8 @@ impl ChannelHandle {
         unsafe { Self::adopt(raw, context) }
     }
 
-    /// Takes ownership of a channel and makes it non-blocking. Destroys the channel if that fails.
+    /// Takes ownership of a completion channel, and makes its descriptor non-blocking. Destroys the
+    /// channel if `fcntl` fails.
     ///
     /// # Safety
     ///
@@ -79,19 +80,20 @@ impl ChannelHandle {
         unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
     }
 
-    /// Records that one more completion queue is attached to this channel.
+    /// Adds 1 to the number of completion queues that are attached to this channel.
     pub(super) fn attach(&self) {
         *self.queues.lock() += 1;
     }
 
-    /// Records that a completion queue is no longer attached to this channel. The queue must
-    /// generate no further events.
+    /// Subtracts 1 from the number of completion queues that are attached to this channel. The
+    /// detached queue must generate no further events.
     pub(super) fn detach(&self) {
         *self.queues.lock() -= 1;
     }
 
-    /// If exactly one completion queue is attached, so that all events are for this queue, reads
-    /// and discards all pending events and returns `true`. Otherwise only returns `false`.
+    /// Reads and discards all pending events and returns `true`, if exactly one completion queue is
+    /// attached to this channel. All events are then for that queue. With any other number of
+    /// queues, reads no event and returns `false`.
     pub(crate) fn drain_alone(&self) -> Result<bool> {
         let queues = self.queues.lock();
         let is_alone = *queues == 1;
@@ -101,8 +103,9 @@ impl ChannelHandle {
         Ok(is_alone)
     }
 
-    /// Reads every pending event, and calls `each` with the context value of the completion queue
-    /// that produced the event. Returns the number of events.
+    /// Reads and acknowledges every pending event, and calls `each` with the context value of the
+    /// completion queue that produced the event. The context value is the id that was set when the
+    /// queue was created. Returns the number of events.
     pub(crate) fn drain(&self, mut each: impl FnMut(u64)) -> Result<usize> {
         let mut taken = 0;
         loop {
@@ -128,8 +131,9 @@ impl ChannelHandle {
         Ok((count > 0).then_some(context[0]))
     }
 
-    /// Reads and acknowledges up to `contexts.len()` pending events. Stores the context value of
-    /// the queue of each event in `contexts`, and returns the number of events.
+    /// Reads and acknowledges up to `contexts.len()` pending events. Stores in `contexts`, for each
+    /// event, the context value (id) of the completion queue that produced the event. Returns the
+    /// number of events, and the error if reading an event failed.
     fn take(&self, contexts: &mut [u64]) -> (usize, Result<()>) {
         let mut taken = 0;
         // An acknowledgement takes a lock and wakes waiters, so consecutive events of one queue are
@@ -169,8 +173,8 @@ impl ChannelHandle {
         (taken, outcome)
     }
 
-    /// Waits until an event is pending, or until `timeout` has passed. Returns whether an event is
-    /// pending.
+    /// Waits until an event is pending, or until `timeout` has passed; `None` means no limit.
+    /// Returns whether an event is pending. A signal also ends the wait, with the result `false`.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         let milliseconds = match timeout {
             None => -1,

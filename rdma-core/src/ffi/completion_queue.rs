@@ -2,7 +2,7 @@
 //!
 //! Several threads may poll one queue. A thread may then poll the completion of a request that
 //! another thread waits for. The thread stores such a completion in the inbox of the waiting
-//! thread; if no thread waits for it, in the [`Stash`], for the next poll.
+//! thread. A completion that no thread waits for is stored in the [`Stash`], for the next poll.
 //!
 //! ```text
 //!   stash (completions put back)      device (ibv_poll_cq)
@@ -19,9 +19,9 @@
 //!                        stash, until the next poll
 //! ```
 //!
-//! A poll that might otherwise miss a completion waits: `take_stashed` until no thread is sorting
-//! (between polling the device and putting completions into the stash), and every user of the
-//! stash until no other thread has it open.
+//! Two waits ensure that no poll misses a completion. `take_stashed` waits until no thread is
+//! between polling the device and putting completions into the stash (sorting). Every user of the
+//! stash waits until no other thread has the stash locked.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl CompletionQueueHandle {
         Ok(unsafe { Self::adopt(raw, context, channel, None) })
     }
 
-    /// Takes ownership of an `ibv_cq`, which is destroyed when the value is dropped.
+    /// Takes ownership of an `ibv_cq`. Dropping the returned value destroys the queue.
     ///
     /// # Safety
     ///
@@ -159,8 +159,8 @@ impl CompletionQueueHandle {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Polls up to `room.len()` completions into `room`, and returns them. Completions that were
-    /// put back come before completions from the device.
+    /// Polls up to `room.len()` completions into `room`, and returns them. Completions that an
+    /// earlier poll has put back come before completions from the device.
     #[inline]
     pub(crate) fn poll<'r>(&self, room: &'r mut [WorkCompletion]) -> Result<&'r [WorkCompletion]> {
         if self.stash.needs_slow_path() {
@@ -197,12 +197,12 @@ impl CompletionQueueHandle {
     }
 
     /// Polls the device for completions, and writes them to `room`. Returns an empty slice without
-    /// polling if the queue is extended or has a channel, or if its [stash](super::stash::Stash)
-    /// may contain completions that were stored for later polls. Also returns an empty slice if
-    /// polling fails.
+    /// polling if the queue is extended or has a channel, or if the queue's
+    /// [stash](super::stash::Stash) may contain completions that were stored for later polls. Also
+    /// returns an empty slice if polling fails.
     ///
-    /// The caller must not wait for notifications, and must pass completions of requests other than
-    /// its own to [`Self::deliver`].
+    /// The caller must not wait for notifications. The caller must pass the completions of all
+    /// requests other than its own to [`Self::deliver`].
     #[inline]
     pub(super) fn poll_plain<'r>(&self, room: &'r mut [WorkCompletion]) -> &'r [WorkCompletion] {
         if self.channel.is_some() || self.stash.needs_slow_path() {
@@ -236,9 +236,9 @@ impl CompletionQueueHandle {
         self.deliver_awaited(room, count)
     }
 
-    /// Delivers each completion that another thread awaits to that thread, and returns the
-    /// remaining completions. The first `count` elements of `room` are the polled completions.
-    /// Polls again if no completion remains.
+    /// Stores each completion that another thread waits for in the inbox of that thread, and
+    /// returns the remaining completions. The first `count` elements of `room` are the polled
+    /// completions. Polls again if no completion remains.
     #[cold]
     fn deliver_awaited<'r>(
         &self,
@@ -289,8 +289,9 @@ impl CompletionQueueHandle {
         count
     }
 
-    /// Delivers each completion that another thread awaits to that thread. Moves the remaining
-    /// completions to the front of `completions`, and returns the number of remaining completions.
+    /// Stores each completion that another thread waits for in the inbox of that thread. Moves the
+    /// remaining completions to the front of `completions`, and returns the number of remaining
+    /// completions.
     fn retain_own(&self, completions: &mut [WorkCompletion]) -> usize {
         let mut kept = 0;
         for index in 0..completions.len() {
@@ -304,9 +305,10 @@ impl CompletionQueueHandle {
         kept
     }
 
-    /// Polls up to `room.len()` completions whose ids the function `mine` accepts into `room`, and
-    /// returns their number. Stores other completions for the threads that wait for them, or for
-    /// later polls. `mine` must not poll this queue, whose locks may be held.
+    /// Polls completions whose ids the function `mine` accepts into `room`, and returns their
+    /// number. Stores each other completion in the inbox of the thread that waits for the
+    /// completion, or else in the stash for later polls. `mine` must not poll this queue, because
+    /// this thread may hold locks of the queue.
     pub(crate) fn poll_for(
         &self,
         room: &mut [WorkCompletion],
@@ -362,9 +364,9 @@ impl CompletionQueueHandle {
         Ok(found)
     }
 
-    /// Polls the device, and calls `take` with each completion. Puts the completions for which
-    /// `take` returns `false`, because they belong to other threads, into the stash for later
-    /// polls. Locks the stash only if there is such a completion.
+    /// Polls the device, and calls `take` with each completion. A completion for which `take`
+    /// returns `false` belongs to another thread, and is put into the stash for later polls. The
+    /// stash is locked only if there is such a completion.
     fn poll_and_sort(&self, mut take: impl FnMut(&CompletionRecord) -> bool) -> Result<()> {
         let mut fresh = [WorkCompletion::default(); BATCH];
         let mut stash = None;
@@ -380,8 +382,8 @@ impl CompletionQueueHandle {
         Ok(())
     }
 
-    /// Delivers a polled completion to the thread that waits for it. If no thread waits, puts it
-    /// back for the next poll.
+    /// Stores a polled completion in the inbox of the thread that waits for the completion. If no
+    /// thread waits, puts the completion back into the stash for the next poll.
     pub(super) fn deliver(&self, completion: &WorkCompletion) {
         let record = || CompletionRecord::from(completion);
         if !self.stash.deliver(completion.id(), record) {
@@ -389,8 +391,7 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Puts polled completions back into the stash, from which the next poll returns them in their
-    /// order.
+    /// Stores polled completions in the stash. Later polls return these completions in their order.
     pub(crate) fn put_back(&self, completions: &[WorkCompletion]) {
         if !completions.is_empty() {
             let records = completions.iter().map(CompletionRecord::from);
@@ -398,8 +399,9 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Requests one completion event for the next completion or, if `solicited_only` is set, for
-    /// the next solicited receive or failed request.
+    /// Requests one completion event for the next completion (`ibv_req_notify_cq`). If
+    /// `solicited_only` is `true`, only a solicited receive or a failed request generates the
+    /// event.
     pub(crate) fn request_notification(&self, solicited_only: bool) -> Result<()> {
         // SAFETY: the queue is valid.
         let errno = unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), solicited_only.into()) };
@@ -468,8 +470,8 @@ impl CompletionQueueHandle {
     }
 }
 
-/// Maximum number of completions that a thread takes from the device in one call while it searches
-/// for its own completions.
+/// Maximum number of completions that a thread takes from the device in one call while the thread
+/// searches for its own completions.
 pub(super) const BATCH: usize = 16;
 
 impl Drop for CompletionQueueHandle {

@@ -4,15 +4,15 @@ use ibverbs_sys as sys;
 
 use crate::completion::{CompletionTag, WorkCompletion};
 
-/// A copy of a completion, with the additional fields that an extended queue reported. Stored when
-/// one thread polls a completion that another thread waits for.
+/// A copy of a completion, with the additional fields that an extended queue reported. A record is
+/// stored when one thread polls a completion that another thread waits for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CompletionRecord {
     pub(crate) completion: WorkCompletion,
     pub(crate) details: CompletionDetails,
 }
 
-/// The fields that an extended completion has in addition to a plain one. A field is `None` if the
+/// The fields that only a completion of an extended completion queue has. A field is `None` if the
 /// queue was created without the field.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CompletionDetails {
@@ -49,7 +49,7 @@ pub(crate) fn raw_invalidated_key(completion: &sys::ibv_wc) -> u32 {
     unsafe { completion.__bindgen_anon_1.invalidated_rkey }
 }
 
-/// Returns a completion with all fields zero, which a poll will overwrite.
+/// Returns a completion with all fields zero, for initialisation.
 pub(crate) fn empty_completion() -> sys::ibv_wc {
     // SAFETY: all-zero bytes are a valid value of this plain C struct.
     unsafe { std::mem::zeroed() }

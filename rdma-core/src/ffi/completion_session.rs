@@ -15,13 +15,13 @@ use super::extended_queue::IterationRight;
 use crate::completion::{CompletionFields, CompletionTag, WorkCompletion};
 use crate::error::{Errno, Result};
 
-/// The flags of a completion that contains immediate data or an invalidated key.
+/// The two flags of completions that contain immediate data or an invalidated key.
 const WITH_IMMEDIATE: u32 =
     sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 | sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
 
-/// Maximum number of consecutive calls of `ibv_start_poll` that may fail with `EBUSY`, which the
-/// driver returns while the kernel updates the clock. The update is short, so more failures mean a
-/// defect, and the poll returns the error.
+/// Maximum number of consecutive calls of `ibv_start_poll` that fail with `EBUSY` before the poll
+/// returns the error. Drivers return `EBUSY` while the kernel updates the clock. The update is
+/// short, so more failures mean a defect.
 const CLOCK_ATTEMPTS: u32 = 1000;
 
 /// An iteration over the completions of an extended queue. The first call of [`Self::advance`]
@@ -33,7 +33,8 @@ pub(crate) struct Session<'a> {
     /// Completions that an earlier poll has taken and put back. The iteration returns them before
     /// the device's entries.
     put_back: VecDeque<CompletionRecord>,
-    /// The current completion, if it came from `put_back`.
+    /// The copy of the completion to which the session has advanced, if that completion came from
+    /// `put_back`.
     current: Option<CompletionRecord>,
     /// The exclusive right to iterate over the entries. This is the last field, so that it is
     /// dropped after `ibv_end_poll` has released the driver's lock.
@@ -64,9 +65,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Advances to the next completion. Returns `false` if no completion is left; all later calls
-    /// then return `false`, too. Completions that other threads wait for are delivered to these
-    /// threads and skipped.
+    /// Advances to the next completion, and returns `true`. Returns `false` if no completion is
+    /// left; every later call then also returns `false`. Skips the completions that other threads
+    /// wait for, and stores them in the inboxes of these threads.
     pub(crate) fn advance(&mut self) -> Result<bool> {
         while self.step()? {
             if !self.queue.stash().deliver(self.id(), || self.record()) {
@@ -76,8 +77,9 @@ impl<'a> Session<'a> {
         Ok(false)
     }
 
-    /// Advances to the next completion of the queue, also if another thread waits for it.
-    /// [`Self::advance`] skips such completions. Returns `false` if no completion is left.
+    /// Advances to the next completion of the queue, even if another thread waits for that
+    /// completion. ([`Self::advance`] skips such completions.) Returns `false` if no completion is
+    /// left.
     fn step(&mut self) -> Result<bool> {
         self.current = self.put_back.pop_front();
         if self.current.is_some() {
@@ -135,8 +137,8 @@ impl<'a> Session<'a> {
         self.held.extension().fields()
     }
 
-    /// Calls `take` with each pending completion, up to [`BATCH`] of them from the device, and puts
-    /// back the completions for which `take` returns `false`.
+    /// Calls `take` with the pending completions: all that were put back earlier, and up to
+    /// [`BATCH`] from the device. Puts back each completion for which `take` returns `false`.
     pub(super) fn sort(&mut self, take: &mut dyn FnMut(&CompletionRecord) -> bool) -> Result<()> {
         let mut kept = VecDeque::new();
         let count = self.put_back.len() + BATCH;
@@ -160,9 +162,10 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Defines a method that returns a field of the current completion; `None` if the queue was created
-/// without the field. The method calls the verb `$verb`, or reads the copy if the completion was
-/// put back earlier.
+/// Defines a method of `Session` that returns one field of the current completion, the completion
+/// to which the session has advanced. The method returns `None` if the queue was created without
+/// the field. The method calls the verb `$verb`, or reads the stored copy if an earlier poll has
+/// put the completion back.
 macro_rules! field {
     ($name:ident: $type:ty = $field:ident, $recorded:expr, $verb:ident) => {
         #[inline]
@@ -182,16 +185,18 @@ macro_rules! field {
 
 /// Methods for the fields that every completion has.
 impl Session<'_> {
-    /// Returns the queue if the current completion is an entry of the device. Returns `None` if
-    /// the completion is a copy that an earlier poll has stored, or if no completion is current.
+    /// Returns the C struct of the queue if the current completion, to which the session has
+    /// advanced, is an entry of the queue. Returns `None` if that completion is a copy that an
+    /// earlier poll has stored, or if the session has not advanced to a completion.
     #[inline]
     fn live(&self) -> Option<*mut sys::ibv_cq_ex> {
         (self.phase == Phase::Within && self.current.is_none()).then(|| self.raw())
     }
 
-    /// Returns a field of the current completion. Calls `live` if the completion is an entry of the
-    /// device, or `recorded` if it is a copy that an earlier poll has stored. Without a current
-    /// completion, returns the field of a completion with all fields zero.
+    /// Returns a field of the current completion, to which the session has advanced. Calls `live`
+    /// if the completion is an entry of the queue, or `recorded` if the completion is a copy that
+    /// an earlier poll has stored. Without a current completion, returns the field of a completion
+    /// with all fields zero.
     #[inline]
     fn read<T>(
         &self,
@@ -247,8 +252,8 @@ impl Session<'_> {
         )
     }
 
-    /// Returns a copy of all fields of the current completion. If the request failed, only the id,
-    /// status, vendor error and queue pair are valid.
+    /// Returns a copy of the current completion, to which the session has advanced. If the request
+    /// failed, only the id, status, vendor error and queue pair are valid.
     pub(crate) fn record(&self) -> CompletionRecord {
         if let Some(record) = self.current {
             return record;

@@ -22,11 +22,11 @@ pub(crate) struct ContextHandle {
     /// query.
     attributes: OnceLock<sys::ibv_device_attr>,
     leases: Leases,
-    /// Results of the test that windows of type 1, and of type 2, are checked against their bounds.
-    /// Empty until the test has run.
+    /// Results of the test that the device checks the bounds of memory windows: element 0 for
+    /// windows of type 1, element 1 for windows of type 2. Empty until the test has run.
     window_bounds: [OnceLock<bool>; 2],
-    /// Result of the test that a window of type 2 is usable only through the queue pair that has
-    /// bound the window. Empty until the test has run.
+    /// Result of the test that a memory window of type 2 is usable only through the queue pair that
+    /// has bound the window. Empty until the test has run.
     window_owner: OnceLock<bool>,
 }
 
@@ -115,8 +115,8 @@ impl ContextHandle {
         &self.leases
     }
 
-    /// Returns the cell that stores whether the device checks the bounds of windows of type `kind`.
-    /// The cell is empty until a test has found this out.
+    /// Returns the cell that stores whether the device checks the bounds of memory windows of type
+    /// `kind`. The cell is empty until a test has determined the value.
     pub(crate) fn window_bounds(&self, kind: WindowType) -> &OnceLock<bool> {
         match kind {
             WindowType::One => &self.window_bounds[0],
@@ -124,8 +124,8 @@ impl ContextHandle {
         }
     }
 
-    /// Returns the cell that stores whether only the queue pair that has bound a window of type 2
-    /// can use the window. The cell is empty until a test has found this out.
+    /// Returns the cell that stores whether only the queue pair that has bound a memory window of
+    /// type 2 can use the window. The cell is empty until a test has determined the value.
     pub(crate) fn window_owner(&self) -> &OnceLock<bool> {
         &self.window_owner
     }
@@ -198,7 +198,8 @@ impl ContextHandle {
             .wrapping_add(low.cast_unsigned()))
     }
 
-    /// Returns an entry of a port's P_Key table, in host byte order.
+    /// Returns the partition key (P_Key) at `index` in the P_Key table of `port`, in host byte
+    /// order.
     pub(crate) fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
         let mut key = 0;
         // SAFETY: the context is open and `key` is a valid place for the answer.
@@ -212,7 +213,7 @@ impl ContextHandle {
         Ok(u16::from_be(key))
     }
 
-    /// Returns an entry of a port's GID table.
+    /// Returns the entry at `index` in the GID table of `port`.
     pub(crate) fn query_gid(&self, port: u8, index: u32) -> Result<sys::ibv_gid_entry> {
         let mut entry = sys::ibv_gid_entry::default();
         // SAFETY: the context is open and `entry` is a valid place for the answer.
@@ -274,8 +275,8 @@ impl Drop for ContextHandle {
     }
 }
 
-/// Returns the error number of a failed verb. The return value `returned` of the verb is either the
-/// error number or -1 with the number in `errno`.
+/// Returns the error number of a failed verb. `returned` is the return value of the verb: the error
+/// number, the negative error number, or -1 with the error number in `errno`.
 pub(super) fn positive(returned: i32) -> Errno {
     match returned {
         -1 => Errno::last(),
@@ -285,8 +286,8 @@ pub(super) fn positive(returned: i32) -> Errno {
 
 impl Context {
     /// Takes ownership of a context that other code opened, for example a vendor's extension or
-    /// `ibv_import_device`. The context is closed when its last handle, and the last handle of
-    /// every object created from it, has been dropped.
+    /// `ibv_import_device`. The context is closed when the last handle of the context, and the last
+    /// handle of every object created from the context, has been dropped.
     ///
     /// # Errors
     ///

@@ -11,13 +11,14 @@ use crate::address::{Counters, Flow};
 use crate::context::Context;
 use crate::error::{Errno, Error, Result};
 
-/// The owner of a set of counters (`ibv_counters`). Dropping this value destroys the counters.
+/// The owner of a set of packet counters (`ibv_counters`). Dropping this value destroys the
+/// counters.
 #[derive(Debug)]
 pub(crate) struct CountersHandle {
     raw: NonNull<sys::ibv_counters>,
     context: Arc<ContextHandle>,
-    /// A lock that serializes the verbs on the counters, because libibverbs does not document them
-    /// as thread-safe.
+    /// A lock that serializes the verbs on the counters, because libibverbs does not document these
+    /// verbs as thread-safe.
     verbs_lock: Mutex<()>,
 }
 
@@ -52,8 +53,9 @@ impl CountersHandle {
         self.raw.as_ptr()
     }
 
-    /// Returns an error unless the counters belong to `context`, the context of a flow. The driver
-    /// of another context would treat the pointer as one of its own objects.
+    /// Checks that the counters belong to `context`, the context of a flow. Returns an error if the
+    /// counters belong to another context, because a driver would treat a pointer from another
+    /// context as one of its own objects.
     pub(crate) fn check(&self, context: &Arc<ContextHandle>) -> Result<()> {
         if Arc::ptr_eq(&self.context, context) {
             return Ok(());

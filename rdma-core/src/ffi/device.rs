@@ -30,7 +30,8 @@ impl Drop for DeviceArray {
     }
 }
 
-/// A device in libibverbs' list. A shared reference to the list keeps the device valid.
+/// A device in the device list of libibverbs (`ibv_device`). This value shares ownership of the
+/// list, which keeps the device valid.
 #[derive(Clone)]
 pub(crate) struct DeviceHandle {
     raw: NonNull<sys::ibv_device>,

@@ -24,7 +24,8 @@ unsafe impl Send for DeviceBuffer {}
 unsafe impl Sync for DeviceBuffer {}
 
 impl DeviceBuffer {
-    /// Allocates `len` zeroed bytes, aligned to pages; `len` must not be 0.
+    /// Allocates a buffer of `len` zeroed bytes by the device of `domain`. The buffer is aligned to
+    /// a page. `len` must not be 0.
     pub(super) fn allocate(domain: &Arc<ProtectionDomainHandle>, len: usize) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: the new handle keeps the handle of the domain, which keeps the domain valid.
@@ -53,8 +54,8 @@ impl DeviceBuffer {
         self.start
     }
 
-    /// Returns whether the buffer belongs to `domain`, so that `ibv_reg_buf_mr` can register it
-    /// there.
+    /// Returns whether the buffer belongs to `domain`. Only in that domain can `ibv_reg_buf_mr`
+    /// register the buffer.
     pub(super) fn is_of(&self, domain: &ProtectionDomainHandle) -> bool {
         self.domain.as_raw() == domain.as_raw()
     }

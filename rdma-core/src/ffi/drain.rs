@@ -23,17 +23,18 @@ use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 /// that polls the queue may have taken the completion.
 const MARKER_WAIT: Duration = Duration::from_millis(10);
 
-/// Maximum time, counted from the post of the last marker (an empty request), to wait until all
-/// markers have completed. Applies once a marker has completed. Another thread that polls the queue
-/// may have taken the other completions.
+/// Maximum time to wait for the remaining markers (empty requests) after one marker has completed.
+/// The time is counted from the post of the last marker. The time is limited because another thread
+/// that polls the queue may have taken the remaining completions.
 const REMAINING_WAIT: Duration = Duration::from_millis(100);
 
-/// Maximum number of polls in a row, each of up to a batch of completions, before the thread waits.
+/// Maximum number of consecutive polls of a completion queue before the thread waits. Each poll
+/// takes up to 16 completions from the device.
 const BATCHES: usize = 8;
 
-/// A work queue to which markers are posted in order to wait until it is flushed. A marker is a
-/// request without memory. A work queue completes its requests in order, so a completed marker
-/// proves that all requests before it have completed.
+/// A work queue (send queue or receive queue) to which markers are posted in order to wait until
+/// the queue is flushed. A marker is a request without memory. A work queue completes its requests
+/// in order, so a completed marker proves that all earlier requests have completed.
 struct Markers<'a> {
     queue: &'a CompletionQueueHandle,
     /// The work request id for the next marker.
@@ -67,9 +68,10 @@ impl<'a> Markers<'a> {
         self.seen() > 0
     }
 
-    /// Polls, and returns whether the wait for this work queue is over. A marker (an empty request)
-    /// must have completed, which shows that the queue is flushed. Markers that are still
-    /// outstanding are waited for at most [`REMAINING_WAIT`] after the last post.
+    /// Polls the completion queue, and returns whether the wait for this work queue is over. At
+    /// least one marker (an empty request) must have completed, which shows that the work queue is
+    /// flushed. All other markers must also have completed, or more than [`REMAINING_WAIT`] must
+    /// have passed since the last marker was posted.
     fn is_over(&self) -> Result<bool> {
         let is_over = || {
             let waited = self.posted.map(|posted| posted.elapsed());
@@ -113,10 +115,12 @@ impl<'a> Markers<'a> {
 }
 
 impl QueuePairHandle {
-    /// Waits until all requests of the queue pair, which must be in the error state, have
-    /// completed. Polls the completion queues meanwhile, and puts the polled completions of
-    /// requests back, for later polls. Between polls, calls `wait` to let time pass; if `wait`
-    /// fails, returns its error.
+    /// Waits until all requests of the queue pair have completed. The queue pair must be in the
+    /// error state. This function polls the completion queues, and stores the polled completions
+    /// for later polls. Between polls, this function calls `wait`, which lets time pass. If `wait`
+    /// fails before both work queues are flushed, returns the error of `wait`. `own` must be an
+    /// address vector of the queue pair itself: a datagram queue pair posts empty datagrams to
+    /// itself to detect the end of the flush.
     pub(crate) fn await_flush(
         &self,
         own: &AddressVector,
@@ -229,9 +233,9 @@ impl QueuePairHandle {
     }
 }
 
-/// Polls for the completions of a queue pair's send queue and receive queue. Sets the entry of a
-/// queue in `sides` to `None` if the wait for its markers (empty requests) is over. Returns the
-/// error of a poll.
+/// Polls the completion queues of a queue pair's send queue and receive queue. `sides` contains the
+/// state of both work queues. Sets an entry of `sides` to `None` if the wait for that queue is
+/// over, as [`Markers::is_over`] defines it. Returns the error if polling fails.
 fn remove_flushed(sides: [&mut Option<Markers<'_>>; 2]) -> Result<()> {
     for side in sides {
         if let Some(marked) = side

@@ -11,15 +11,16 @@ use ibverbs_sys as sys;
 use super::context::ContextHandle;
 use crate::error::{Error, Result};
 
-/// Maximum number of scatter/gather elements of a request. More elements are rarely needed, and
-/// each post places an array of this size on the stack.
+/// Maximum number of scatter/gather elements of a request. Each post places an array of this size
+/// on the stack, and more elements are rarely needed.
 pub(crate) const MAX_ELEMENTS: usize = 16;
 
 /// Maximum number of bytes of a message (IBTA volume 1, 9.7.2).
 const MAX_MESSAGE: u64 = 1 << 31;
 
-/// The local key of a registration, and the identity of its context (open device): another context
-/// may have assigned the same number to other memory.
+/// The local key (lkey) of a memory registration, and the identity of the registration's context
+/// (open device). The identity is needed because another context may have assigned the same key to
+/// other memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "a sealed trait, which is public, names it")]
 pub struct LocalKey {
@@ -38,7 +39,7 @@ impl LocalKey {
         }
     }
 
-    /// Returns the key as the number that requests contain and the device knows.
+    /// Returns the number of the key, which requests contain and the device knows.
     #[inline]
     pub(crate) fn number(self) -> u32 {
         self.number
@@ -51,8 +52,8 @@ pub(super) fn context_id(context: &ContextHandle) -> usize {
     std::ptr::from_ref(context).addr()
 }
 
-/// A scatter/gather list of a request under construction, with the properties of its memory that
-/// the checks need.
+/// The scatter/gather list of a request under construction. The list also records properties of the
+/// memory that are checked before the request is posted.
 pub(crate) struct ElementList {
     room: NonNull<sys::ibv_sge>,
     /// Number of elements that fit into `room`.
@@ -78,8 +79,9 @@ pub(crate) struct ElementList {
 }
 
 impl ElementList {
-    /// Creates an empty list of scatter/gather elements, stored in `room`. The memory of the
-    /// elements must be registered with `context`; if `context` is `None`, with any context.
+    /// Creates an empty list of scatter/gather elements, stored in `room`. The memory of all
+    /// elements must be registered with `context`. If `context` is `None`, the memory may be
+    /// registered with any context.
     ///
     /// # Safety
     ///
@@ -103,9 +105,10 @@ impl ElementList {
         }
     }
 
-    /// Creates an empty list of scatter/gather elements, stored in `room`. If elements are added
-    /// that the device cannot accept, [`Self::fits`] will return `false`. `context` identifies the
-    /// context with which the memory must be registered: see [`context_id`].
+    /// Creates an empty list of scatter/gather elements for the fast path (posting with few
+    /// checks), stored in `room`. If elements are added that the device cannot accept,
+    /// [`Self::fits`] will return `false`. `context` is the [`context_id`] of the context with
+    /// which the memory must be registered.
     ///
     /// # Safety
     ///
@@ -137,8 +140,8 @@ impl ElementList {
         self.is_mapped
     }
 
-    /// Marks the memory of the list's elements as read-only for the device, even if its type and
-    /// its registration allow writes.
+    /// Marks the memory of the list's elements as read-only for the device. The mark takes effect
+    /// even if the type and the registration of the memory allow writes.
     #[inline]
     pub(crate) fn forbid_writing(&mut self) {
         self.is_writable = false;
@@ -204,10 +207,10 @@ impl ElementList {
         self.bytes
     }
 
-    /// Returns whether the device can accept this list of scatter/gather elements as it is. No
-    /// element may be empty or of another context, and the number of elements and bytes must not be
-    /// too large. `limit` is the queue's maximum number of elements, at least 1 and at most the
-    /// capacity of the list.
+    /// Returns whether the device can accept this list of scatter/gather elements. Returns `false`
+    /// if an element is empty or registered with another context, or if the list has too many
+    /// elements or bytes. `limit` is the queue's maximum number of elements per request. The caller
+    /// must ensure that `limit` is at least 1 and at most the capacity of the list.
     #[inline]
     pub(super) fn fits(&self, limit: usize) -> bool {
         debug_assert!(self.is_strict);
@@ -216,7 +219,7 @@ impl ElementList {
 
     /// Checks this list of scatter/gather elements of a request. Returns an error if the number of
     /// elements or bytes is too large, or if memory is registered with another context. `limit` is
-    /// the queue's maximum number of elements.
+    /// the queue's maximum number of elements per request.
     #[inline]
     pub(super) fn checked(&self, limit: u32) -> Result<()> {
         if self.is_foreign && self.context != 0 {

@@ -9,7 +9,7 @@ use sys::ibv_event_type as Kind;
 use super::context::ContextHandle;
 use crate::error::{Errno, Error, Result};
 
-/// A copy of an asynchronous event, which was read from the device and acknowledged.
+/// A copy of an asynchronous event of a device. The original event has already been acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RawEvent {
     /// The type of the event, as the C enumeration.
@@ -20,7 +20,7 @@ pub(crate) struct RawEvent {
 }
 
 impl ContextHandle {
-    /// Makes the descriptor on which asynchronous events arrive non-blocking, permanently.
+    /// Makes the file descriptor for asynchronous events non-blocking. The change is permanent.
     pub(crate) fn set_async_nonblocking(&self) -> Result<()> {
         let fd = self.async_fd();
         // SAFETY: reads and sets the status flags of a descriptor that this context owns.
@@ -59,8 +59,8 @@ impl ContextHandle {
         }))
     }
 
-    /// Waits until an asynchronous event is pending, or until `deadline` has passed. Returns
-    /// whether an event is pending.
+    /// Waits until an asynchronous event is pending, or until `deadline` has passed; `None` means
+    /// no limit. Returns whether an event is pending.
     pub(crate) fn wait_event(&self, deadline: Option<Instant>) -> Result<bool> {
         wait_readable(self.async_borrowed_fd(), deadline)
             .map_err(|errno| Error::verb("poll", self.describe(), errno))
@@ -104,11 +104,13 @@ unsafe fn about(event: &sys::ibv_async_event) -> u64 {
     }
 }
 
-/// The kind of an event that reports a change of a port's speed: `IBV_EVENT_DEVICE_SPEED_CHANGE`,
-/// which the headers of the bindings lack.
+/// The type of the asynchronous event that reports a change of a port's speed
+/// (`IBV_EVENT_DEVICE_SPEED_CHANGE`). Defined here because the C headers of the bindings lack this
+/// constant.
 pub(crate) const DEVICE_SPEED_CHANGE: Kind = Kind(20);
 
-/// Waits until `fd` is readable, or until `deadline` has passed. Returns whether it is readable.
+/// Waits until `fd` is readable, or until `deadline` has passed; `None` means no limit. Returns
+/// whether `fd` is readable.
 fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<bool, Errno> {
     let mut poll = libc::pollfd {
         fd: fd.as_raw_fd(),

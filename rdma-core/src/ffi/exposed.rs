@@ -8,8 +8,8 @@ use crate::error::Error;
 /// An owned range of registered memory (a span), with a second registration of this range that
 /// grants peers access.
 ///
-/// The second registration ends before the span is given back, so that the device then refuses
-/// accesses of peers.
+/// The second registration ends before [`Self::revoke`] returns the span. From then on the device
+/// refuses accesses of peers.
 #[derive(Debug)]
 pub(crate) struct Exposed {
     lease: RegionHandle,
@@ -27,7 +27,7 @@ impl Exposed {
     }
 
     /// Ends the registration that grants peers access, and returns the span. On failure returns the
-    /// error and this value, whose memory is still exposed.
+    /// error and this value, whose memory peers can still access.
     pub(crate) fn revoke(mut self) -> Result<Span, (Box<Self>, Error)> {
         match self.lease.end() {
             Ok(()) => Ok(self.memory.into_span()),

@@ -1,5 +1,5 @@
-//! The additional state of an extended completion queue, whose entries one thread reads one after
-//! the other.
+//! The additional state of an extended completion queue (`ibv_cq_ex`). A thread reads the entries
+//! of such a queue one after the other.
 //!
 //! Only one thread at a time may iterate over the entries: [`IterationRight`] is that exclusive
 //! right.
@@ -33,12 +33,13 @@ pub(crate) struct ExtendedSettings {
     pub(crate) domain: Option<Arc<ProtectionDomainHandle>>,
 }
 
-/// The additional state of a completion queue that is extended.
+/// The additional state of an extended completion queue (`ibv_cq_ex`).
 ///
 /// Between `ibv_start_poll` and `ibv_end_poll` a driver may hold a lock of its own. Polling or
 /// resizing the queue, or resetting or destroying its queue pairs, takes the same lock, and would
 /// deadlock on the iterating thread. Therefore this struct records which thread is iterating. On
-/// that thread the crate refuses such calls, except that it delays the destruction of a queue pair.
+/// that thread the crate refuses such calls; only the destruction of a queue pair is delayed
+/// instead.
 pub(crate) struct Extension {
     raw: NonNull<sys::ibv_cq_ex>,
     fields: CompletionFields,
@@ -60,7 +61,8 @@ impl std::fmt::Debug for Extension {
     }
 }
 
-/// The purpose for which a thread holds the right to iterate over the completions of the queue.
+/// The purpose for which a thread holds the right to iterate over the completions of an extended
+/// queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// The thread runs code of the program between the entries, for an unknown time.
@@ -69,12 +71,14 @@ pub(crate) enum Holder {
     Verb,
 }
 
-/// The lowest bit of [`Extension::holder`], which identifies the thread that polls the queue. The
-/// bit is set if that thread only calls a few verbs, and so finishes soon ([`Holder::Verb`]).
+/// Flag in the lowest bit of [`Extension::holder`], the number of the thread that iterates over the
+/// queue. The flag is set if that thread only calls a few verbs, and so finishes soon
+/// ([`Holder::Verb`]).
 const VERB_BIT: usize = 1;
 
-/// Returns a number that identifies the current thread among all running threads: an even number
-/// other than 0, so that its lowest bit and the value 0 have other meanings.
+/// Returns a number that identifies the current thread among all running threads. The number is
+/// even and not 0, because [`Extension::holder`] uses the lowest bit as a flag, and 0 for no
+/// thread.
 fn token() -> usize {
     thread_local!(static PLACE: u64 = const { 0 });
     PLACE.with(|place| ptr::from_ref(place).addr())
@@ -132,7 +136,8 @@ impl CompletionQueueHandle {
         unsafe { Self::adopt_extended(raw, context, channel, domain, fields) }
     }
 
-    /// Takes ownership of an extended queue. Destroys the queue if it cannot report `fields`.
+    /// Takes ownership of an extended completion queue. If the driver cannot report all `fields` of
+    /// a completion, destroys the queue and returns an error.
     ///
     /// # Safety
     ///
@@ -168,8 +173,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Begins an iteration of the program over the completions of an extended queue. Fails if the
-    /// queue is a plain one.
+    /// Begins an iteration of the program over the completions of this queue. Fails if the queue is
+    /// not an extended queue, or if an earlier iteration has not ended.
     pub(crate) fn session(&self) -> Result<Session<'_>> {
         match self.extension() {
             Some(extension) => extension.session(self, Holder::Program),
@@ -188,9 +193,9 @@ impl CompletionQueueHandle {
             .is_some_and(|extension| extension.is_held_here())
     }
 
-    /// Runs `work` when the current thread is not iterating over the completions of this queue:
-    /// immediately, or after the iteration has ended. For example, the destruction of a queue pair
-    /// waits for a lock that the driver may hold during an iteration.
+    /// Runs `work` immediately or, if the current thread is iterating over the completions of this
+    /// queue, after the iteration has ended. For example, the destruction of a queue pair waits for
+    /// a lock that the driver may hold during an iteration.
     pub(crate) fn run_after_poll(&self, work: impl FnOnce() + Send + 'static) {
         match self.extension() {
             Some(extension) if extension.is_held_here() => {
@@ -215,8 +220,9 @@ impl Extension {
     }
 
     /// Acquires the exclusive right of this thread to iterate over the completions of the queue.
-    /// Waits while another thread holds it as [`Holder::Verb`]. Fails if this thread already holds
-    /// it, or if another thread holds it as [`Holder::Program`], possibly for a long time.
+    /// Waits while another thread holds the right as [`Holder::Verb`]. Fails if this thread already
+    /// holds the right, or if another thread holds the right as [`Holder::Program`], possibly for a
+    /// long time.
     pub(super) fn hold(&self, holder: Holder) -> Result<IterationRight<'_>> {
         let mine = token() | if holder == Holder::Verb { VERB_BIT } else { 0 };
         loop {
@@ -289,8 +295,8 @@ impl Extension {
     }
 
     /// Calls `take` with each completion that an earlier poll has stored, and with up to
-    /// [`BATCH`](super::completion_queue::BATCH) completions of the device. Stores each completion
-    /// for which `take` returns `false` for later polls.
+    /// [`BATCH`](super::completion_queue::BATCH) completions of the device. Completions for which
+    /// `take` returns `false` are stored for later polls.
     pub(super) fn sort(
         &self,
         queue: &CompletionQueueHandle,
@@ -301,9 +307,9 @@ impl Extension {
     }
 }
 
-/// Returns whether the driver has a defect: it executes `ibv_end_poll` wrongly if the
-/// `ibv_next_poll` before it found no entry. The man page of ibv_create_cq_ex demands this order of
-/// calls.
+/// Returns whether the driver has a defect in `ibv_end_poll`. A driver with the defect executes
+/// `ibv_end_poll` wrongly if the preceding call of `ibv_next_poll` found no entry. The man page of
+/// ibv_create_cq_ex requires this order of calls.
 ///
 /// The driver of Linux's Soft-RoCE then removes one entry too many from the queue, and unlocks its
 /// lock twice. Later versions of rdma-core have corrected the number of entries (November 2024) and
@@ -312,16 +318,17 @@ fn has_end_poll_defect(context: &ContextHandle) -> bool {
     is_soft_roce_of_linux(context)
 }
 
-/// Returns whether the device may be Soft-RoCE of Linux, which is recognised by its missing vendor
-/// ID: all other drivers report one. A device whose query fails is treated as Soft-RoCE.
+/// Returns whether the device may be Soft-RoCE of Linux. Soft-RoCE is recognised by its missing
+/// vendor ID: all other drivers report a vendor ID. Also returns `true` if the query of the device
+/// fails.
 pub(super) fn is_soft_roce_of_linux(context: &ContextHandle) -> bool {
     const NO_VENDOR: u32 = 0x00ff_ffff;
     let attributes = context.query_device();
     attributes.map_or(true, |attributes| attributes.vendor_id == NO_VENDOR)
 }
 
-/// Returns the name of the first field in `fields` that the driver has no function to read; `None`
-/// if it can read all of them.
+/// Returns the description of the first feature that the driver lacks: iterating over the entries,
+/// or reading a field in `fields`. Returns `None` if the driver has all these features.
 fn missing(queue: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<&'static str> {
     type Field = CompletionFields;
     let always = [
@@ -428,9 +435,10 @@ impl Drop for IterationRight<'_> {
     }
 }
 
-/// Closures that are to run after a poll, such as the destruction of queue pairs. If one panics,
-/// because the program's memory panics when it is dropped, the drop of this value runs the others:
-/// a closure that is dropped instead would free the memory of an object that still exists.
+/// Closures that run after an iteration over a completion queue, for example to destroy queue
+/// pairs. A closure panics if dropping the program's memory panics; the drop of this value then
+/// runs the remaining closures. Dropping a closure without running it would free the memory of an
+/// object that still exists.
 struct DeferredClosures(vec::IntoIter<Box<dyn FnOnce() + Send>>);
 
 impl DeferredClosures {

@@ -13,7 +13,8 @@ use crate::address::{Counters, Flow, FlowRule};
 use crate::error::{Errno, Error, Result};
 use crate::queue_pair::QueuePair;
 
-/// The owner of a flow (`ibv_flow`). Dropping this value ends the flow.
+/// The owner of a flow (`ibv_flow`), a rule that steers received packets to a queue pair. Dropping
+/// this value destroys the flow.
 #[derive(Debug)]
 pub(crate) struct FlowHandle {
     raw: NonNull<sys::ibv_flow>,
@@ -64,8 +65,8 @@ impl FlowHandle {
         &self.queue_pair
     }
 
-    /// Keeps `counters` alive until the flow (a rule that steers received packets to the queue
-    /// pair) is destroyed. Until then the device may count packets in them.
+    /// Keeps `counters` alive until this flow (a rule that steers received packets to the queue
+    /// pair) is destroyed. Until then the device may update the counters.
     pub(crate) fn keep(&self, counters: Counters) {
         self.counters.lock().push(counters);
     }

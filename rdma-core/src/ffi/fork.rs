@@ -5,8 +5,8 @@ use ibverbs_sys as sys;
 use super::context::positive;
 use crate::error::{Error, Result};
 
-/// Protects registered memory from `fork`, by `ibv_fork_init`: the device continues to access the
-/// pages of the parent process after a fork.
+/// Protects registered memory from the effects of `fork`, by `ibv_fork_init`. The device then
+/// continues to access the pages of the parent process after a fork.
 pub(crate) fn fork_init() -> Result<()> {
     // SAFETY: the call has no arguments, and only changes how the library registers memory later.
     let errno = unsafe { sys::ibv_fork_init() };

@@ -23,8 +23,8 @@ use crate::memory::{
 use crate::protection_domain::{ProtectionDomain, ThreadDomain};
 
 impl HostMemory {
-    /// Takes ownership of the memory mapping of `len` bytes at `start`, which is unmapped when the
-    /// value is dropped.
+    /// Takes ownership of the memory mapping of `len` bytes at `start`. Dropping the returned value
+    /// unmaps the memory.
     ///
     /// # Safety
     ///
@@ -37,8 +37,8 @@ impl HostMemory {
         Self::of(unsafe { Allocation::from_mapping(start, len) })
     }
 
-    /// Maps `len` bytes of a file, beginning at `offset`, which must be a multiple of the page
-    /// size. Data that is written to the memory is written to the file.
+    /// Maps `len` bytes of a file into memory, beginning at `offset`. Data that is written to the
+    /// memory is written to the file. `offset` must be a multiple of the page size.
     ///
     /// # Errors
     ///
@@ -47,8 +47,8 @@ impl HostMemory {
     /// # Safety
     ///
     /// While the value exists, the file must have at least `offset + len` bytes, because an access
-    /// beyond the end of the file raises `SIGBUS`, and no other code of this or any other process
-    /// may access that part of the file.
+    /// beyond the end of the file raises `SIGBUS`. While the value exists, no other code of this or
+    /// any other process may access that part of the file.
     #[doc(alias = "mmap")]
     pub unsafe fn map_file(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self> {
         // SAFETY: the caller guarantees that no other code accesses that part of the file.
@@ -61,8 +61,9 @@ impl Buffer {
     /// memory. The region is later deregistered by `ibv_dereg_mr`.
     ///
     /// `access` must be the access flags of the registration. `first` is the address that requests
-    /// use for the first byte, if it differs from the address in this process: `Some(0)` for a
-    /// zero-based region, even if `access` does not contain the flag for it.
+    /// use for the first byte, or `None` if that is the address in this process. For a zero-based
+    /// region, `first` must be `Some(0)`, even if `access` does not contain the flag of zero-based
+    /// regions.
     ///
     /// # Safety
     ///
@@ -91,7 +92,8 @@ impl Buffer {
 }
 
 impl ProtectionDomain {
-    /// Takes ownership of a protection domain, which is freed by `ibv_dealloc_pd`.
+    /// Takes ownership of a protection domain that other code created. The domain is later freed by
+    /// `ibv_dealloc_pd`.
     ///
     /// # Safety
     ///
@@ -108,9 +110,9 @@ impl ProtectionDomain {
         Self::of(context, handle)
     }
 
-    /// Creates a parent domain that combines this domain with a thread domain. For objects that are
-    /// created in the parent domain the driver takes no locks, which makes them faster. The driver
-    /// may also give them hardware of their own.
+    /// Creates a parent domain that combines this domain with a thread domain. The driver takes no
+    /// locks for objects that are created in the parent domain, which makes these objects faster.
+    /// The driver may also assign hardware of their own to these objects.
     ///
     /// # Errors
     ///
@@ -133,7 +135,8 @@ impl ProtectionDomain {
 }
 
 impl ThreadDomain {
-    /// Takes ownership of a thread domain, which is freed by `ibv_dealloc_td`.
+    /// Takes ownership of a thread domain that other code created. The domain is later freed by
+    /// `ibv_dealloc_td`.
     ///
     /// # Safety
     ///
@@ -150,7 +153,8 @@ impl ThreadDomain {
 }
 
 impl DeviceMemory {
-    /// Takes ownership of `len` bytes of device memory, which are freed by `ibv_free_dm`.
+    /// Takes ownership of `len` bytes of device memory that other code allocated. The memory is
+    /// later freed by `ibv_free_dm`.
     ///
     /// # Safety
     ///
@@ -171,7 +175,8 @@ impl DeviceMemory {
 impl UnmappedRegion {
     /// Takes ownership of a memory region of `len` bytes that a vendor's extension has created with
     /// the access flags `access`. `first` is the address that requests use for the first byte. The
-    /// region is later deregistered by `ibv_dereg_mr`, and `keep` is dropped after that.
+    /// region is later deregistered by `ibv_dereg_mr`. `keep` is a value that must live as long as
+    /// the region, for example the owner of the memory; `keep` is dropped after the deregistration.
     ///
     /// # Safety
     ///
@@ -203,7 +208,8 @@ impl UnmappedRegion {
 }
 
 impl MemoryWindow {
-    /// Takes ownership of a memory window, which is freed by `ibv_dealloc_mw`.
+    /// Takes ownership of a memory window that other code allocated. The window is later freed by
+    /// `ibv_dealloc_mw`.
     ///
     /// # Safety
     ///

@@ -19,8 +19,9 @@ use crate::memory::{AccessFlags, Buffer, DeviceMemory, UnmappedRegion};
 use crate::protection_domain::ProtectionDomain;
 
 impl Context {
-    /// Returns the command descriptor of the context; `None` for devices without a descriptor. This
-    /// or another process passes a duplicate of the descriptor to [`Self::import`].
+    /// Returns the command descriptor of the context: the file descriptor for commands to the
+    /// kernel. Returns `None` for devices without such a descriptor. This process or another
+    /// process passes a duplicate of the descriptor to [`Self::import`].
     #[doc(alias = "cmd_fd")]
     pub fn command_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the context is open; the field never changes.
@@ -37,8 +38,8 @@ impl Context {
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the context has no command descriptor, the error of `fcntl(2)`,
-    /// and the error of `ibv_import_device`. Few drivers of network cards, and not the kernel's
-    /// Soft-RoCE, [support](Error::is_unsupported) the verb.
+    /// and the error of `ibv_import_device`. Few drivers of network cards
+    /// [support](Error::is_unsupported) the verb; the kernel's Soft-RoCE does not.
     ///
     /// # Examples
     ///
@@ -110,10 +111,11 @@ impl Context {
         })
     }
 
-    /// Imports the protection domain with this [handle](ProtectionDomain::object_handle), which
+    /// Imports a protection domain by its [handle](ProtectionDomain::object_handle). The domain
     /// must belong to this context or to a context that shares the objects of this context. Objects
-    /// of the imported domain belong to this context. Only dropping the original value frees the
-    /// domain, which fails while the domain has objects.
+    /// that are created in the imported domain belong to this context. The domain is freed when the
+    /// original value is dropped, which fails while the domain has objects. Dropping the returned
+    /// value does not free the domain.
     ///
     /// # Errors
     ///
@@ -156,8 +158,8 @@ impl Context {
 }
 
 impl ProtectionDomain {
-    /// Returns the handle by which other contexts [import](Context::import_protection_domain) this
-    /// domain.
+    /// Returns the handle of this domain: a number by which other contexts
+    /// [import](Context::import_protection_domain) the domain.
     #[doc(alias = "ibv_pd")]
     pub fn object_handle(&self) -> u32 {
         // SAFETY: the domain exists; the field never changes.
@@ -168,8 +170,10 @@ impl ProtectionDomain {
     /// keys. The region must belong to the context of this domain or to a context that shares
     /// objects with that context. The region is deregistered when the original value is dropped.
     ///
-    /// `first` is the address that requests use for the first byte, and `access` the access flags
-    /// of the region; the library does not report them. `keep` is dropped after the result.
+    /// `first` is the address that requests use for the first byte, and `access` contains the
+    /// access flags of the region. The caller must state both, because the library does not report
+    /// them. `keep` is a value that must live as long as the returned region; `keep` is dropped
+    /// after that region.
     ///
     /// # Errors
     ///
@@ -202,8 +206,8 @@ impl ProtectionDomain {
 }
 
 impl DeviceMemory {
-    /// Returns the handle by which other contexts [import](Context::import_device_memory) this
-    /// memory.
+    /// Returns the handle of this memory: a number by which other contexts
+    /// [import](Context::import_device_memory) the memory.
     #[doc(alias = "ibv_dm")]
     pub fn object_handle(&self) -> u32 {
         // SAFETY: the memory exists; the field never changes.
@@ -212,8 +216,8 @@ impl DeviceMemory {
 }
 
 impl Buffer {
-    /// Returns the handle by which protection domains of other contexts
-    /// [import](ProtectionDomain::import_region) the region of this buffer.
+    /// Returns the handle of this buffer's memory region: a number by which protection domains of
+    /// other contexts [import](ProtectionDomain::import_region) the region.
     #[doc(alias = "ibv_mr")]
     pub fn object_handle(&self) -> u32 {
         // SAFETY: the region exists; the field never changes.
@@ -222,8 +226,8 @@ impl Buffer {
 }
 
 impl UnmappedRegion {
-    /// Returns the handle by which protection domains of other contexts
-    /// [import](ProtectionDomain::import_region) this region.
+    /// Returns the handle of this region: a number by which protection domains of other contexts
+    /// [import](ProtectionDomain::import_region) the region.
     #[doc(alias = "ibv_mr")]
     pub fn object_handle(&self) -> u32 {
         // SAFETY: the region exists; the field never changes.
@@ -231,7 +235,8 @@ impl UnmappedRegion {
     }
 }
 
-/// Returns the pointer `raw` that an importing verb has returned, or an error if it is null.
+/// Returns the pointer `raw` that the importing verb `verb` has returned, or an error with the
+/// current `errno` if the pointer is null.
 fn imported<T>(
     verb: &'static str,
     context: &ContextHandle,

@@ -1,4 +1,5 @@
-//! Requests in flight of a queue to which many threads post without a lock.
+//! The requests in flight of a queue. Many threads can post to the queue at the same time without a
+//! lock.
 
 use std::fmt;
 use std::mem::{self, MaybeUninit};
@@ -21,12 +22,12 @@ use crate::error::Error;
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 
-/// The memory and the objects that a request in flight keeps alive, stored in its slot until it has
-/// completed.
+/// The memory and the objects that a request in flight keeps alive. The slot (table entry) of the
+/// request stores this value until the request has completed.
 pub(super) struct InFlightRequest<T> {
     pub(super) held: RequestResources<T>,
-    /// The id of the latest earlier request that has no completion of its own: the completion of
-    /// this request completes it as well. 0 if there is no such request.
+    /// The id of the latest earlier request that has no completion of its own. The completion of
+    /// this request also completes that request. 0 if there is no such request.
     pub(super) earlier: u64,
 }
 
@@ -40,12 +41,12 @@ impl<T> InFlightRequest<T> {
     }
 }
 
-/// The requests in flight of a queue. Each request uses a slot: a place in a fixed table, reserved
-/// before the request is posted and released after the request has completed.
+/// The table of the requests in flight of a queue. Each request uses a slot: an entry of the table
+/// that is reserved before the request is posted, and released after the request has completed.
 pub(crate) struct Slots<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
     table: SlotTable<InFlightRequest<T>>,
-    /// The posted unsignaled requests that no later request completes yet.
+    /// The posted unsignaled requests that no signaled request has followed yet.
     pub(super) unsignaled_chains: UnsignaledChains,
     /// Limits that requests must meet to take the fast path (posting with few, inlined checks);
     /// `None` if the queue pair does not support it.
@@ -65,8 +66,8 @@ impl<T: Send + 'static> fmt::Debug for Slots<T> {
 }
 
 impl<T: Send + 'static> Slots<T> {
-    /// Creates a table of `capacity` slots (places for requests in flight), at most 2^16, for
-    /// sends.
+    /// Creates the table for the send requests of a queue pair, with `capacity` slots (entries for
+    /// requests in flight). `capacity` must be at most 2^16.
     pub(crate) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let limits = Limits::of_sends(&queue_pair);
         Self {
@@ -78,8 +79,9 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Creates a table of `capacity` slots (places for receives in flight). If the queue pair has
-    /// no receive queue, the table has a single slot, which stays in use, so that every post fails.
+    /// Creates the table for the receives of a queue pair, with `capacity` slots (entries for
+    /// receives in flight). If the queue pair has no receive queue, the table has a single slot,
+    /// which stays in use, so that every post fails.
     pub(crate) fn for_receives(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let refused = no_receive_queue(&queue_pair).is_some();
         let takes_elements = queue_pair.sizes().receive_elements > 0;
@@ -108,16 +110,16 @@ impl<T: Send + 'static> Slots<T> {
         self.table.capacity()
     }
 
-    /// Reserves a free slot. Dropping the returned guard frees the slot. Returns `None` if every
-    /// slot is in use.
+    /// Reserves a free slot (a table entry for a request in flight). Dropping the returned guard
+    /// frees the slot. Returns `None` if every slot is in use.
     #[inline]
     pub(crate) fn reserve(&self) -> Option<SlotGuard<'_>> {
         let reserved = self.table.reserve()?;
         Some(SlotGuard::new(&self.table, reserved))
     }
 
-    /// Creates a guard for a reserved slot of this table. Returns an error and the slot if it
-    /// belongs to another table.
+    /// Creates a guard for the reserved slot (table entry) `reserved`. Dropping the guard frees the
+    /// slot. If the slot belongs to another table, returns an error and the slot.
     #[inline]
     pub(crate) fn guard(&self, reserved: Reserved) -> Result<SlotGuard<'_>, (Error, Reserved)> {
         if self.table.owns(&reserved) {
@@ -127,8 +129,9 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Takes a reserved slot out of its guard, so that the caller can use it for a request. If the
-    /// slot belongs to another table, returns an error and frees the slot there.
+    /// Removes a reserved slot (table entry) from its guard, so that the caller can use the slot
+    /// for a request. If the slot belongs to another table, returns an error and frees the slot in
+    /// that table.
     #[inline]
     pub(super) fn claim(&self, slot: SlotGuard<'_>) -> Result<Reserved, Error> {
         if self.table.owns(slot.reserved()) {
@@ -138,16 +141,17 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Frees a reserved slot that no request has used, so that another request can use it.
+    /// Frees a reserved slot (table entry) that no request has used, so that another request can
+    /// use the slot.
     pub(crate) fn cancel(&self, reserved: Reserved) {
         self.table.cancel(reserved);
     }
 
-    /// Begins posting a send request that takes over a chain of earlier unsignaled requests, which
-    /// have no completion of their own: the completion that completes this request also completes
-    /// the chain. The result contains the id of the last request of the chain, and says whether the
-    /// new request must be signaled: always if `is_signaled` is `true`, otherwise if unsignaled
-    /// requests use too many slots.
+    /// Begins posting a send request, and takes over the chain of earlier unsignaled requests. An
+    /// unsignaled request has no completion of its own. The completion that completes the new
+    /// request also completes the chain. The result contains the id of the last request of the
+    /// chain, and states whether the new request must be signaled. The new request must be signaled
+    /// if `is_signaled` is `true`, or if unsignaled requests use too many slots.
     #[inline]
     fn chain(&self, is_signaled: bool) -> ChainedRequest<'_> {
         if is_signaled {
@@ -159,7 +163,8 @@ impl<T: Send + 'static> Slots<T> {
 
     /// Begins posting a request that the program made unsignaled. The request becomes signaled if
     /// unsignaled requests already use half of the slots, because only the completion of a signaled
-    /// request frees their slots. The queues of a queue pair share this limit.
+    /// request frees the slots of unsignaled requests. If the queue pair has several send queues,
+    /// each queue may use an equal share of that half.
     #[cold]
     fn chain_unsignaled(&self) -> ChainedRequest<'_> {
         // A table has at most 2^16 slots.
@@ -168,9 +173,10 @@ impl<T: Send + 'static> Slots<T> {
         self.unsignaled_chains.chain_unsignaled(half / queues)
     }
 
-    /// Posts a send request in a reserved slot, which is freed on failure. Most requests take a
-    /// fast path, which is inlined together with the code that creates the request; all other
-    /// requests take [the general path](Self::post_any).
+    /// Posts a send request. The reserved slot (table entry) `slot` keeps the memory of the request
+    /// until the request has completed. On failure frees the slot, and returns the error and the
+    /// memory. Most requests take a fast path, which is inlined together with the code that creates
+    /// the request. All other requests take [the general path](Self::post_any).
     #[inline(always)]
     pub(crate) fn post_send(
         &self,
@@ -212,10 +218,11 @@ impl<T: Send + 'static> Slots<T> {
         Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
     }
 
-    /// Posts a send request, usually a datagram, in the slot `reserved`, which keeps its memory
-    /// until it has completed. Signaled requests are posted with few checks if possible. All other
-    /// requests take [`Self::post_any`], which decides whether an unsignaled request must become
-    /// signaled. On failure frees the slot, and returns the error and the memory.
+    /// Posts a send request, usually a datagram. The reserved slot (table entry) `reserved` keeps
+    /// the memory of the request until the request has completed. Signaled requests are posted with
+    /// few checks if possible. All other requests take [`Self::post_any`], which decides whether an
+    /// unsignaled request must become signaled. On failure frees the slot, and returns the error
+    /// and the memory.
     #[inline]
     fn post_datagram(&self, reserved: Reserved, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -239,8 +246,8 @@ impl<T: Send + 'static> Slots<T> {
         Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
     }
 
-    /// Fills in `wr` for a request or datagram after few, inlined checks. Returns `false` if the
-    /// request needs the full checks of [`describe_send`].
+    /// Fills in the C work request `wr` for `request`, after few, inlined checks. Returns `false`
+    /// if the request needs the full checks of [`describe_send`]. `id` becomes the work request id.
     #[inline]
     pub(super) fn describe_fast_path(
         &self,
@@ -304,8 +311,8 @@ impl<T: Send + 'static> Slots<T> {
         posted.map_err(|error| self.withdraw(reserved, error))
     }
 
-    /// Stores the memory of a request, and the objects that it keeps alive, in its slot, and posts
-    /// the request `wr` to the device.
+    /// Posts the work request `wr` to the device. Before the post, stores `memory`, and the objects
+    /// that the request keeps alive, in the slot (table entry) `reserved`.
     ///
     /// # Safety
     ///
@@ -336,9 +343,10 @@ impl<T: Send + 'static> Slots<T> {
         posted
     }
 
-    /// Posts a send request whose data is copied when it is posted (inline data). `slot` is the
-    /// place that the request uses until it has completed. On failure frees the slot, and returns
-    /// the error and the data. Simple requests are posted with few, inlined checks.
+    /// Posts a send request with inline data: the post copies the data. The request uses the
+    /// reserved slot (table entry) `slot` until the request has completed. On failure frees the
+    /// slot, and returns the error and the data. Simple requests are posted with few, inlined
+    /// checks.
     #[inline(always)]
     pub(crate) fn post_inline<D: InlineData>(
         &self,
@@ -396,8 +404,8 @@ impl<T: Send + 'static> Slots<T> {
     }
 
     /// Posts a receive into `memory`, and keeps the memory in a free slot of the table until the
-    /// receive has completed. Returns the memory on an error, for example if no slot is free. Most
-    /// receives take a fast path, as in [`Self::post_send`].
+    /// receive has completed. On failure, for example if no slot is free, returns the error and the
+    /// memory. Most receives take a fast path, as in [`Self::post_send`].
     #[inline(always)]
     pub(crate) fn post_receive(&self, memory: T) -> Result<(), (Error, T)>
     where
@@ -458,9 +466,10 @@ impl<T: Send + 'static> Slots<T> {
         })
     }
 
-    /// Takes the memory of the request with the id `id`, which has ended with `outcome`. Returns
-    /// the index of the request's slot, which stays in use until [`Self::release`], and the memory
-    /// (`None` for an inline request). Returns `None` if no request with this id is in flight.
+    /// Takes the memory of the request with the id `id` out of the request's slot (table entry).
+    /// `outcome` is the outcome with which the request has ended. Returns the index of the slot,
+    /// which stays in use until [`Self::release`], and the memory (`None` for an inline request).
+    /// Returns `None` if no request with this id is in flight.
     #[inline]
     pub(crate) fn complete(&self, id: u64, outcome: Outcome) -> Option<(u32, Option<T>)> {
         let (index, InFlightRequest { mut held, .. }) = self.table.complete(id)?;
@@ -468,9 +477,9 @@ impl<T: Send + 'static> Slots<T> {
         Some((index, held.memory))
     }
 
-    /// Returns an iterator that takes the memory of the request with this id, which has ended with
-    /// `outcome`, and then the memory of the earlier unsignaled requests that the same completion
-    /// completes.
+    /// Returns an iterator that takes the memory of the request with the id `id`, which has ended
+    /// with `outcome`, and then the memory of the earlier unsignaled requests that the same
+    /// completion completes. Each item is the slot index and the memory of a request.
     #[inline]
     pub(crate) fn complete_all(&self, id: u64, outcome: Outcome) -> CompletedRun<'_, T> {
         CompletedRun {
@@ -481,24 +490,25 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Frees the slot of a completed request, so that another request can use it. Has no effect on
-    /// a slot in any other state.
+    /// Frees the slot (table entry) of a completed request, so that another request can use the
+    /// slot. Has no effect on a slot in any other state.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
         self.table.release(index);
     }
 }
 
-/// An iterator over a completed request and the unsignaled requests that it also completes, the
-/// latest first. Each item is the slot (place in the table) and the memory of a request. Dropping
-/// the iterator frees the remaining slots and drops their memory.
+/// An iterator over a completed request and the earlier unsignaled requests that the same
+/// completion completes, the latest first. Each item is the slot (table entry) index and the memory
+/// of a request. Dropping the iterator frees the remaining slots and drops their memory.
 pub(crate) struct CompletedRun<'a, T: Send + 'static> {
     slots: &'a Slots<T>,
     /// Id of the request that the iterator returns next; 0 if no request is left.
     id: u64,
     /// Outcome that the completion reports, for the request that has the completion.
     outcome: Outcome,
-    /// Set if the current request is completed by the completion of a later request.
+    /// Set after the iterator has returned the first request. The completion of that request also
+    /// completes all further requests.
     is_inferred: bool,
 }
 
@@ -511,14 +521,15 @@ impl<T: Send + 'static> fmt::Debug for CompletedRun<'_, T> {
 }
 
 impl<T: Send + 'static> CompletedRun<'_, T> {
-    /// Frees the slot at `index` after its request has completed.
+    /// Frees the slot (table entry) at `index`, whose request has completed.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
         self.slots.release(index);
     }
 
-    /// Releases the objects that the current request keeps alive. For a memory window, records
-    /// whether it is bound, according to the outcome of the request.
+    /// Releases the objects `keep`, which a completed request has kept alive. If the request
+    /// changed a memory window, records whether the window is bound, according to the outcome of
+    /// the request.
     #[cold]
     #[inline(never)]
     fn settle(&self, mut keep: KeepAlive) {
@@ -533,7 +544,8 @@ impl<T: Send + 'static> CompletedRun<'_, T> {
     #[cold]
     #[inline(never)]
     fn release_rest(&mut self) {
-        /// The remaining requests, which are released even if the drop of a memory panics.
+        /// The remaining requests of the iterator. Their slots are freed even if dropping the
+        /// memory of a request panics.
         struct Rest<'r, 'a, T: Send + 'static>(&'r mut CompletedRun<'a, T>);
 
         impl<T: Send + 'static> Rest<'_, '_, T> {

@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 
 use super::request_id::{block_of, next_block};
 
-/// The completions that one thread (the waiter) waits for and that other threads have polled. The
-/// ids of the waiter's requests are from blocks of 2^24 consecutive ids, which only this waiter
-/// uses.
+/// A store for the completions that one thread (the waiter) waits for and that other threads have
+/// polled. The ids of the waiter's requests are from blocks of 2^24 consecutive ids, which only
+/// this waiter uses.
 ///
 /// A waiter registers its inbox with the [stash](super::stash::Stash) of each queue on which its
 /// requests complete. A thread that polls such a queue then stores the completions of these
@@ -30,8 +30,8 @@ struct Inner<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Creates an inbox: a store for the completions of one waiting thread, whose requests take
-    /// their ids from a new block of 2^24 ids. Returns the inbox, and the first id of the block.
+    /// Creates an inbox for one waiting thread, and allocates a block of 2^24 request ids for the
+    /// requests of that thread. Returns the inbox, and the first id of the block.
     pub(super) fn new() -> (Self, u64) {
         let inbox = Self {
             len: AtomicUsize::new(0),
@@ -64,8 +64,7 @@ impl<T> Inbox<T> {
         is_for_this
     }
 
-    /// Returns the number of completions that are stored here for the waiting thread, which has not
-    /// taken them yet.
+    /// Returns the number of stored completions that the waiting thread has not taken yet.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)

@@ -25,7 +25,7 @@ use crate::queue_pair::Outcome;
 /// An owned range of registered memory (a span), with the memory window that grants peers access to
 /// it.
 ///
-/// The window is freed before the span, so that the device no longer lets peers access the memory.
+/// Dropping a lease frees the window before the memory, so that peers cannot access freed memory.
 pub(crate) struct Lease {
     window: WindowHandle,
     /// The memory; `None` only after the lease has ended.
@@ -48,8 +48,8 @@ impl fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// Creates a lease of the memory of `span`, which peers cannot access yet. A later bind request
-    /// of `window` grants them the rights `access`. `window` and `span` must belong to the same
+    /// Creates a lease of the memory of `span`. Peers have no access until a later bind request of
+    /// `window` grants them the rights `access`. `window` and `span` must belong to the same
     /// protection domain. `access` must contain remote rights, and may contain `ZERO_BASED`.
     pub(crate) fn new(window: WindowHandle, span: Span, access: AccessFlags) -> Arc<Self> {
         let key = window.key();
@@ -78,12 +78,14 @@ impl Lease {
         self.state().phase
     }
 
-    /// Returns the window's key for the latest binding, whose request may not have completed yet.
+    /// Returns the remote key of the memory window for the latest binding. The bind request may not
+    /// have completed yet.
     pub(crate) fn key(&self) -> u32 {
         self.key_with(self.state().tag)
     }
 
-    /// Returns the address that requests of peers use for the first byte.
+    /// Returns the address that requests of peers use for the first byte of the leased memory.
+    /// Returns 0 if the access rights contain `ZERO_BASED`.
     pub(crate) fn address(&self) -> u64 {
         if self.access.contains(AccessFlags::ZERO_BASED) {
             0
@@ -93,15 +95,15 @@ impl Lease {
     }
 
     /// Begins to grant peers access to the leased memory. Returns a [`WindowChange`], which the
-    /// caller must add to a send request and post; peers have access when that request has
-    /// succeeded. Returns `None` unless the state of the lease is `Free` (peers have no access).
+    /// caller must add to a send request and post. Peers have access after that request has
+    /// succeeded. Returns `None` unless the phase of the lease is `Free` (peers have no access).
     pub(crate) fn bind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Free)
     }
 
     /// Begins to end the access of peers to the leased memory. Returns a [`WindowChange`], which
-    /// the caller must add to a send request and post; the access has ended when that request has
-    /// succeeded. Returns `None` unless the state of the lease is `Bound` (peers have access).
+    /// the caller must add to a send request and post. The access has ended after that request has
+    /// succeeded. Returns `None` unless the phase of the lease is `Bound` (peers have access).
     pub(crate) fn unbind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Bound)
     }
@@ -132,8 +134,8 @@ impl Lease {
         })
     }
 
-    /// Ends the lease, and returns the window and the memory, if no peer can access the memory and
-    /// no request uses the lease. Otherwise returns the lease.
+    /// Ends the lease, and returns the window and the memory. Returns the lease unchanged if a peer
+    /// may still access the memory, or if a request uses the lease.
     pub(crate) fn finish(self: Arc<Self>) -> Result<(WindowHandle, Span), Arc<Self>> {
         if self.phase() != Phase::Free {
             return Err(self);
@@ -207,8 +209,9 @@ pub(crate) struct WindowChange {
     beginnings: AtomicU64,
 }
 
-/// The value of [`WindowChange::beginnings`] if the queue pair was being restarted when the request
-/// was checked. No count has this value, because counts have 32 bits.
+/// A marker in [`WindowChange::beginnings`], stored instead of the queue pair's restart count if a
+/// restart was in progress when the request was checked. No restart count equals the marker,
+/// because the count has 32 bits.
 const IN_TRANSITION: u64 = u64::MAX;
 
 impl WindowChange {
@@ -217,10 +220,10 @@ impl WindowChange {
         self.during.phase == Phase::Ending && self.lease.window.kind() == WindowType::Two
     }
 
-    /// Returns an error unless the window and `queue_pair`, to which the request will be posted,
-    /// belong to the same protection domain. Also stores how often the queue pair was restarted, so
-    /// that [`Self::inferred`] can detect a restart during or after this call. Must be called just
-    /// before the request is filled in.
+    /// Returns an error unless the window and `queue_pair` belong to the same protection domain.
+    /// The request will be posted to `queue_pair`. Also stores the restart count of the queue pair,
+    /// so that [`Self::inferred`] can detect a restart during or after this call. Must be called
+    /// just before the request is filled in.
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         if self.lease.window.domain().is_same(queue_pair.domain()) {
             let beginnings = queue_pair.settled_beginnings();
@@ -232,9 +235,10 @@ impl WindowChange {
         Err(Error::invalid("memory window", reason))
     }
 
-    /// Returns the outcome of this request if it has no completion of its own: derived from
-    /// `later`, the outcome of a later request of the queue pair. Returns [`Outcome::Failed`] if
-    /// the queue pair was reset or restarted in between, or was being restarted at the check.
+    /// Returns the outcome of this request, derived from `later`, the outcome of a later request of
+    /// the same queue pair. Used if this request has no completion of its own, because it is
+    /// unsignaled. Returns [`Outcome::Failed`] if the queue pair was reset or restarted after
+    /// [`Self::check`], or was being restarted during [`Self::check`].
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         if self.beginnings.load(Ordering::Relaxed) == u64::from(queue_pair.beginnings()) {
             later
@@ -243,7 +247,8 @@ impl WindowChange {
         }
     }
 
-    /// Returns whether the request must be posted by `ibv_bind_mw`, which a batch cannot contain.
+    /// Returns whether the window is of type 1. A request for such a window must be posted by a
+    /// separate call of `ibv_bind_mw`, so a batch cannot contain the request.
     pub(crate) fn needs_own_call(&self) -> bool {
         self.lease.window.kind() == WindowType::One
     }
@@ -274,8 +279,9 @@ impl WindowChange {
         };
     }
 
-    /// Records the outcome of the bind or invalidate request. The lease then has the state that
-    /// this outcome implies, or an unknown state if the request failed.
+    /// Records the outcome of the bind or invalidate request in the state of the lease. After
+    /// success, peers have access (bind) or no access (invalidation). After a failure the state is
+    /// unknown. If the request was not posted, the lease returns to its state before the request.
     pub(crate) fn settle(mut self, outcome: Outcome) {
         let mut after = self.during;
         after.phase = match (outcome, self.during.phase) {
@@ -293,7 +299,7 @@ impl WindowChange {
     }
 
     /// Sets the state of the lease to `after` when the bind or invalidate request has ended. Does
-    /// nothing if a peer has invalidated the window meanwhile.
+    /// nothing if a peer has invalidated the window since the request began.
     fn finish(&mut self, after: State) {
         if self.during != after {
             self.lease.change(self.during, after);
@@ -389,9 +395,9 @@ mod tests {
         assert_eq!(domain.context().leases().doubts(key), 0);
     }
 
-    /// Checks that a peer's invalidation of a window key counts in the whole context, even if it is
-    /// reported to another protection domain than the window's. The report ends the lease with this
-    /// key. If the lease was revoked before, the key is in doubt: the report is ignored, once.
+    /// Checks that the report of an invalidated window key may arrive at any protection domain of
+    /// the window's context. The report ends the lease with this key. If the lease was revoked
+    /// before, the first report is ignored.
     #[test]
     fn a_key_is_in_doubt_in_every_domain_of_its_context() {
         let lease = lease();

@@ -11,13 +11,13 @@ use super::lease_state::{Phase, State};
 /// The leases (memory that peers access through a window) of a context, indexed by window number:
 /// the upper 24 bits of a window's key, which never change.
 ///
-/// The registry belongs to a context, because the receive of a message that ends a lease may come
-/// from a shared receive queue of another protection domain.
+/// The table belongs to a context and not to a protection domain: a message that ends a lease may
+/// arrive at a shared receive queue of another protection domain.
 ///
-/// The registry is a table with three levels, one for each byte of a window number. A new lease
-/// allocates the parts of the table that it needs, and they stay until the context is closed.
-/// Therefore the registry processes a peer's message without a lock. There is at most one slot for
-/// each of the 2^24 numbers, plus one for each lease whose number another lease is already using.
+/// The table has three levels, one for each byte of a window number. A new lease allocates the
+/// missing nodes of the table. Nodes are freed only when the context is closed, so the table finds
+/// a lease without a lock. There is at most one slot for each of the 2^24 numbers, plus one for
+/// each lease whose number another lease is already using.
 #[derive(Default)]
 pub(super) struct Leases {
     root: OnceLock<Box<Level<InnerLevel>>>,
@@ -46,8 +46,8 @@ impl Default for Slots {
 }
 
 impl Leases {
-    /// Adds a lease, whose memory window has the key `key`, in the phase [`Phase::Free`]: no peer
-    /// has access yet. Returns the place of the lease's state in this table.
+    /// Adds a lease for the memory window with the key `key`, in the phase [`Phase::Free`] (no peer
+    /// has access). Returns the slot of this table that stores the state of the lease.
     pub(super) fn add(&self, key: u32) -> OccupiedSlot {
         let [high, middle, low, tag] = indices_of(key);
         let root = self.root.get_or_init(Box::default);
@@ -77,24 +77,26 @@ impl Leases {
         Some(&level.0[middle].get()?.0[low])
     }
 
-    /// Adds one to the number of reports of the invalidated key `key` that will be ignored. Such a
-    /// report belongs to a lease that has ended, and could end a later lease with the same key. The
-    /// number decreases only when such reports arrive.
+    /// Increments the number of reports for the key `key` that the table will ignore. A report is a
+    /// completion that names a key as invalidated by a peer. An ignored report belongs to a lease
+    /// that has ended, and could otherwise end a later lease with the same key. The number
+    /// decreases only when a report is ignored.
     #[cfg(test)]
     pub(super) fn doubt(&self, key: u32) {
         self.find(key).unwrap().doubt(key as u8);
     }
 
-    /// Returns how many further reports of the invalidated key `key` will be ignored. Such a report
-    /// may arrive after its lease has ended, when a later lease has the same key.
+    /// Returns the number of reports for the key `key` that the table will ignore. A report is a
+    /// completion that names a key as invalidated by a peer. An ignored report belongs to a lease
+    /// that has ended.
     #[cfg(test)]
     pub(super) fn doubts(&self, key: u32) -> u8 {
         self.find(key).map_or(0, |slot| slot.doubts(key as u8))
     }
 }
 
-/// Returns the index of a key in each of the three levels of the table, followed by the low byte of
-/// the key, which changes with each binding.
+/// Returns the four bytes of a window key, from the highest to the lowest. The first three bytes
+/// are the indexes in the three levels of the table. The lowest byte changes with each binding.
 fn indices_of(key: u32) -> [usize; 4] {
     key.to_be_bytes().map(usize::from)
 }
@@ -119,8 +121,8 @@ impl OccupiedSlot {
         self.slots.0[self.low].vacate()
     }
 
-    /// Undoes [`Self::vacate`] if the device has then refused to free the memory window: puts the
-    /// lease back into its slot, in the state `state`.
+    /// Puts a lease that [`Self::vacate`] has removed back into its slot, in the state `state`.
+    /// Called if the device has refused to free the memory window.
     pub(super) fn retake(&mut self, state: State) {
         self.take(state.phase, state.tag);
     }

@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use super::lease_state::{Phase, State};
 
-/// The state of the lease (memory that peers access through a window) whose window has a certain
-/// number.
+/// The registry slot of one window number. A slot stores the state of the lease (memory that peers
+/// access through a memory window) whose window has this number.
 ///
 /// A message of a peer can invalidate the window's key, which ends the lease. The completion that
-/// reports this may be processed late, when the next lease already has the same key, and must not
-/// end that lease. Therefore, if a lease ends while such a completion may still arrive, the slot
-/// will ignore one completion with its key. The number of completions to ignore is counted, and
-/// remains when another lease uses the slot.
+/// reports the invalidation may be processed late, when the next lease already has the same key.
+/// Such a late completion must not end the next lease. Therefore, if a lease ends while such a
+/// completion may still arrive, the slot will ignore one completion with the key. The slot counts
+/// the completions to ignore, and keeps the count when another lease uses the slot.
 #[derive(Default)]
 pub(super) struct Slot {
     /// Set while a lease uses the slot. While it is not set, the phase in `state` is
@@ -31,9 +31,9 @@ pub(super) struct Slot {
     doubts: OnceLock<Box<Doubts>>,
 }
 
-/// For each low byte of a window key, the number of completions that must be ignored although they
-/// report the key as invalidated. Such a completion belongs to a lease that has ended, and must not
-/// end the next lease with this key. A count that has reached [`u8::MAX`] never decreases.
+/// The number of completions to ignore, for each low byte of a window key. An ignored completion
+/// reports the key as invalidated, but belongs to a lease that has ended, and must not end the next
+/// lease with this key. A count that has reached [`u8::MAX`] never decreases.
 type Doubts = [AtomicU8; 256];
 
 impl Slot {
@@ -115,10 +115,10 @@ impl Slot {
         }
     }
 
-    /// Makes this slot ignore one more completion that reports an invalidated key with the low byte
-    /// `tag`. Called when a lease ends while such a completion may not have been processed yet: the
-    /// completion could end the next lease with the same key. All keys of a slot differ only in the
-    /// low byte.
+    /// Increments the number of completions that this slot will ignore for the window key with the
+    /// low byte `tag`. Called when a lease ends while a completion that reports the key as
+    /// invalidated may still arrive: the completion could end the next lease with the same key. All
+    /// keys of a slot differ only in the low byte.
     pub(super) fn doubt(&self, tag: u8) {
         let doubts = self
             .doubts
@@ -130,8 +130,9 @@ impl Slot {
     }
 
     /// Returns whether a completion that reports an invalidated key with the low byte `tag` must be
-    /// ignored, because it belongs to a lease that has ended. If so, decrements the number of
-    /// completions to ignore. At [`u8::MAX`] counting has stopped, so this number never decreases.
+    /// ignored, because the completion belongs to a lease that has ended. If the result is `true`,
+    /// decrements the number of completions to ignore for this key. A number that has reached
+    /// [`u8::MAX`] never decreases.
     fn withdraw(&self, tag: u8) -> bool {
         let Some(doubts) = self.doubts.get() else {
             return false;
@@ -147,9 +148,9 @@ impl Slot {
         }
     }
 
-    /// Returns how many further completions that report a key with the low byte `tag` will be
-    /// ignored, because they belong to leases that have ended. All keys of a slot differ only in
-    /// the low byte.
+    /// Returns the number of completions that this slot will ignore for the window key with the low
+    /// byte `tag`. An ignored completion reports the key as invalidated, but belongs to a lease
+    /// that has ended. All keys of a slot differ only in the low byte.
     #[cfg(test)]
     pub(super) fn doubts(&self, tag: u8) -> u8 {
         let doubts = self.doubts.get();

@@ -1,7 +1,8 @@
 //! The state of a lease (memory that peers access through a memory window), which changes
 //! atomically.
 
-/// The phase of a lease: whether peers have access to its memory.
+/// The phase of a lease (memory that peers access through a memory window), which determines
+/// whether peers have access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {

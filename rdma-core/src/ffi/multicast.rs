@@ -13,12 +13,14 @@ use super::queue_pair::QueuePairHandle;
 use crate::device::Gid;
 use crate::error::{Error, Result};
 
-/// The key of a membership: the address of the `ibv_qp`, and the GID and the LID of the group. The
-/// address is unique, because the queue pair exists as long as its memberships.
+/// The key of a queue pair's membership in a multicast group: the address of the `ibv_qp`, and the
+/// GID and the LID of the group. The address is unique, because the queue pair exists as long as
+/// its memberships.
 type Key = (usize, Gid, u16);
 
-/// For each key, the number of [`AttachedQueuePair`]s. The verbs keep no such number: only the
-/// first value attaches the queue pair, and only dropping the last one detaches it.
+/// The number of [`AttachedQueuePair`]s for each queue pair and multicast group. The first value
+/// calls `ibv_attach_mcast`, and the end of the last value calls `ibv_detach_mcast`. The number is
+/// needed because the verbs do not count attachments.
 static MEMBERSHIPS: LazyLock<Mutex<HashMap<Key, usize>>> = LazyLock::new(Mutex::default);
 
 /// The membership of a queue pair in a multicast group. Dropping the value ends the membership.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::device_buffer::DeviceBuffer;
 use crate::memory::HostMemory;
 
-/// An owner of bytes that stay at one address and that no other code can access.
+/// An owner of bytes that stay at a fixed address. No other code can access the bytes.
 ///
 /// The bytes can be registered: [`ProtectionDomain::register`](crate::ProtectionDomain::register)
 /// takes the owner, keeps it while the device may use the memory, and gives it back after the
@@ -33,7 +33,8 @@ pub unsafe trait StableMemoryMut: Send + 'static {
     fn memory(&mut self) -> NonNull<[u8]>;
 }
 
-/// An owner of bytes that stay at one address and that no code writes to. Other code may read them.
+/// An owner of read-only bytes that stay at a fixed address. Other code may read the bytes, but no
+/// code writes to them.
 ///
 /// The bytes can be registered for reading:
 /// [`ProtectionDomain::register_shared`](crate::ProtectionDomain::register_shared).
@@ -112,9 +113,9 @@ unsafe impl StableMemory for bytes::Bytes {
     }
 }
 
-/// The memory of one or more registrations, together with its owner. Gives out only the address of
-/// the memory, and no references: the types that contain this value decide when references may
-/// exist ([`super::Span`], [`super::Exposed`]).
+/// The memory of one or more registrations, together with its owner. A `Backing` returns only the
+/// address of the memory. The types that contain a `Backing` decide when references to the memory
+/// may exist ([`super::Span`], [`super::Exposed`]).
 pub(crate) struct Backing {
     start: NonNull<u8>,
     len: usize,
@@ -192,13 +193,13 @@ impl Backing {
         self.buffer.as_ref()
     }
 
-    /// Returns whether the value that owns the memory has the type `O`, so that
-    /// [`Self::into_owner`] returns it.
+    /// Returns whether the owner of the memory has the type `O`. If so, [`Self::into_owner`] with
+    /// this type returns the owner.
     pub(crate) fn is_owned_by<O: 'static>(&self) -> bool {
         self.owner.is::<O>()
     }
 
-    /// Returns the value that owns the memory, from which this `Backing` was created. Returns
+    /// Returns the owner of the memory: the value from which this `Backing` was created. Returns
     /// `self` if the owner does not have the type `O`.
     pub(crate) fn into_owner<O: 'static>(self) -> Result<O, Self> {
         let Self {

@@ -13,8 +13,8 @@ use super::queue_pair::QueuePairHandle;
 use super::request::FLUSH;
 use crate::error::{Error, Result};
 
-/// The C struct `ibv_qp_ex` as in newer headers, through which flush requests are posted. The
-/// struct of this crate's bindings is older, and ends before `wr_flush`.
+/// The C struct `ibv_qp_ex` of newer headers, with the function `wr_flush`, which posts flush
+/// requests. The struct in this crate's bindings is older, and ends before `wr_flush`.
 #[repr(C)]
 struct NewerQpEx {
     _known: sys::ibv_qp_ex,
@@ -22,10 +22,10 @@ struct NewerQpEx {
 }
 
 impl QueuePairHandle {
-    /// Posts one send request to the device. Also succeeds if the driver reports an error but does
-    /// not report the request as refused, because the request may then be in the queue. Soft-RoCE
-    /// of Linux, for example, queues a request before it notifies the kernel, and the notification
-    /// may fail.
+    /// Posts one send request to the device. Returns an error only if the driver reports the
+    /// request as refused. If the driver reports an error without a refused request, logs the error
+    /// and returns success, because the request may be in the queue. Soft-RoCE of Linux, for
+    /// example, queues a request before it notifies the kernel, and the notification may fail.
     ///
     /// # Safety
     ///
@@ -49,8 +49,8 @@ impl QueuePairHandle {
         }
     }
 
-    /// Returns the pointer through which the fast path posts requests. The caller must keep this
-    /// handle alive while it uses the pointer.
+    /// Returns a pointer to the `ibv_qp`, through which the fast path (with few checks) posts
+    /// requests. The caller must keep this handle alive while it uses the pointer.
     #[inline]
     pub(super) fn fast_path(&self) -> FastPathQueuePair {
         FastPathQueuePair(self.as_raw())
@@ -63,8 +63,8 @@ impl QueuePairHandle {
     }
 
     /// Posts a list of send requests in one call. On failure returns the error and the first
-    /// request that was not posted; the requests before that one were posted. A pointer that is not
-    /// in the list means that each request may have been posted.
+    /// request that was not posted; the requests before that one were posted. If the returned
+    /// pointer is not in the list, any request of the list may have been posted.
     ///
     /// # Safety
     ///
@@ -147,9 +147,9 @@ impl QueuePairHandle {
     }
 
     /// Returns whether the requests of a list may be in the queue although `ibv_wr_complete` has
-    /// returned `errno`. The driver of Linux's Soft-RoCE refuses a list with `ENOSPC` if the queue
-    /// is full. Any other positive number comes from the notification of the kernel, which follows
-    /// after the requests were queued.
+    /// returned `errno`. Returns `true` only for the driver of Linux's Soft-RoCE. That driver
+    /// refuses a list with `ENOSPC` if the queue is full. Any other positive number comes from the
+    /// notification of the kernel, which follows after the requests were queued.
     #[cold]
     fn may_be_queued_despite(&self, errno: i32) -> bool {
         let context = self.domain().context();
@@ -163,8 +163,9 @@ impl QueuePairHandle {
     }
 }
 
-/// A pointer to the `ibv_qp`, through which the fast path posts requests. Queues store it beside
-/// the handle that keeps the queue pair alive, which saves a pointer indirection for every request.
+/// A pointer to the `ibv_qp` of a queue pair, through which the fast path (with few checks) posts
+/// requests. A queue stores this pointer beside the handle that keeps the queue pair alive. This
+/// saves a pointer indirection for every request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FastPathQueuePair(*mut sys::ibv_qp);
 
@@ -175,8 +176,8 @@ unsafe impl Sync for FastPathQueuePair {}
 
 impl FastPathQueuePair {
     /// Posts one send request by `ibv_post_send`, and returns the error number, or 0 on success.
-    /// Also returns 0 if the request may be in the queue, as [`QueuePairHandle::post_send`]
-    /// describes.
+    /// After an error also returns 0 if the request may be in the queue, as
+    /// [`QueuePairHandle::post_send`] describes.
     ///
     /// # Safety
     ///
@@ -209,8 +210,8 @@ impl FastPathQueuePair {
     }
 }
 
-/// The log message for a request that the driver has not reported as refused although the call has
-/// failed. The memory of the request is kept, because the device may still use the memory.
+/// The log message for a post call that has failed although the driver has not reported the request
+/// as refused. The memory of the request is kept, because the device may still use the memory.
 const POSTED_DESPITE_ERROR: &str = "posting failed, but the driver refused no request";
 
 /// Logs the error number of a call that may have posted its request, and returns 0.
@@ -256,8 +257,8 @@ unsafe fn bind(queue_pair: *mut sys::ibv_qp, wr: *const sys::ibv_send_wr) -> i32
 
 /// Returns whether a list of send requests must be posted by `ibv_post_send`, although the queue
 /// pair was created for the newer functions `ibv_wr_*`. Such a queue pair supports both
-/// (ibv_wr_post(3)). Returns `true` if a request has several elements, unless a request of the list
-/// has an opcode that only `ibv_wr_*` can post.
+/// (ibv_wr_post(3)). Returns `true` if a request has several scatter/gather elements. Returns
+/// `false` if the list contains an opcode that only `ibv_wr_*` can post.
 ///
 /// The reason is a defect of some drivers: `ibv_wr_set_sge_list` and `ibv_wr_set_inline_data_list`
 /// count the bytes wrongly, so that only a part of the message is sent. The driver of Linux's
@@ -280,8 +281,9 @@ unsafe fn is_for_lists(first: *const sys::ibv_send_wr) -> bool {
     lists
 }
 
-/// Posts a list by the functions `ibv_wr_*`: all of it or, on failure, no request. Returns the
-/// error number, or 0 on success, and whether `ibv_wr_complete` was called.
+/// Posts a list of send requests by the functions `ibv_wr_*`. Posts no request if `ibv_wr_*` has no
+/// function for an opcode of the list. Returns the error number, or 0 on success, and whether
+/// `ibv_wr_complete` was called.
 ///
 /// From `ibv_wr_start` to `ibv_wr_complete` the driver holds the queue pair's lock. Therefore the
 /// code in between must not panic, and must not call code of the program.

@@ -57,7 +57,8 @@ impl ProtectionDomainHandle {
         }
     }
 
-    /// Takes ownership of an imported protection domain, which must belong to `context`.
+    /// Takes ownership of an imported protection domain, which must belong to `context`. Dropping
+    /// the handle unimports the domain instead of freeing it.
     pub(super) fn import(context: Arc<ContextHandle>, raw: NonNull<sys::ibv_pd>) -> Self {
         Self {
             raw,
@@ -112,15 +113,16 @@ impl ProtectionDomainHandle {
         self.parts.is_some()
     }
 
-    /// Returns whether objects of this domain can be used together with objects of `other`: both
-    /// are the same protection domain, or parent domains of the same protection domain.
+    /// Returns whether objects of this domain can be used together with objects of `other`. Both
+    /// domains must be the same protection domain, or parent domains of the same protection domain,
+    /// or a parent domain and the protection domain from which it was created.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.innermost().raw == other.innermost().raw
     }
 
     /// Records that a peer's Send with Invalidate has invalidated `key`, the remote key of a memory
-    /// window, so that peers no longer have access through the window. Must be called once, when
-    /// the completion of the receive for that message is processed. The window may belong to any
+    /// window. Peers then have no access through the window. Must be called once for each such
+    /// message, when the completion of its receive is processed. The window may belong to any
     /// protection domain of the same context.
     #[inline(never)]
     pub(crate) fn ended_by_peer(&self, key: u32) {

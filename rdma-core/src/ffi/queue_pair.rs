@@ -150,8 +150,8 @@ impl QueuePairHandle {
         self.number
     }
 
-    /// Returns the queue pair as the functions `ibv_wr_*` need it, or `None` if it was not created
-    /// for them.
+    /// Returns the `ibv_qp_ex` of the queue pair, which the functions `ibv_wr_*` take, or `None` if
+    /// the queue pair was not created for these functions.
     #[inline]
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn as_extended(&self) -> Option<*mut sys::ibv_qp_ex> {
@@ -164,9 +164,9 @@ impl QueuePairHandle {
         self.kind
     }
 
-    /// Returns whether requests to this queue pair can take the fast path: its transport is
-    /// connected (reliable or not), it allows at least one element in a send, and it posts by
-    /// `ibv_post_send`.
+    /// Returns whether requests to this queue pair can be posted on the fast path, which makes few
+    /// checks. The transport must be connected (reliable or unreliable). The queue pair must allow
+    /// at least one element in a send, and must post by `ibv_post_send`.
     #[inline]
     pub(super) fn is_fast_path(&self) -> bool {
         let is_connection = matches!(
@@ -210,7 +210,8 @@ impl QueuePairHandle {
         self.operations
     }
 
-    /// Returns whether every send request is signaled, even without the flag for it.
+    /// Returns whether every send request of the queue pair generates a completion, even a request
+    /// without the signaled flag.
     #[inline]
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn signals_all(&self) -> bool {
@@ -251,8 +252,8 @@ impl QueuePairHandle {
     }
 
     /// Returns [`Error::InUse`] if the calling thread is iterating over an extended completion
-    /// queue of this queue pair. Called by operations that need the lock that the driver holds
-    /// during the iteration, and that would otherwise deadlock.
+    /// queue of this queue pair. The driver holds a lock during the iteration. Operations that need
+    /// the same lock call this function first, to avoid a deadlock.
     pub(crate) fn refuse_within_poll(&self) -> Result<()> {
         if self.is_polled_here() {
             let holder = "a poll of its completions that has not ended";
@@ -262,8 +263,8 @@ impl QueuePairHandle {
     }
 
     /// Sets the attributes that `mask` selects to their values in `attributes`, by `ibv_modify_qp`.
-    /// Before a move to the state RESET or RTS, also increments [`Self::beginnings`], even if the
-    /// device then refuses the move.
+    /// If the new state is RESET or RTS, first increments the restart count [`Self::beginnings`].
+    /// The count stays incremented if the device refuses the change.
     pub(crate) fn apply(
         &self,
         attributes: &mut sys::ibv_qp_attr,
@@ -289,16 +290,18 @@ impl QueuePairHandle {
         }
     }
 
-    /// Returns how many times the program has started or restarted the queue pair, by a request for
-    /// the state RESET or RTS. A failed request stops the queue pair until then. While the count is
-    /// unchanged, a request that succeeds therefore proves that all earlier requests have
-    /// succeeded.
+    /// Returns the restart count: how many times the program has requested a move of the queue pair
+    /// to the state RESET or RTS. After a work request has failed, the queue pair executes no
+    /// further work requests until such a move. Therefore the success of a work request proves that
+    /// all earlier work requests have succeeded, if the count has not changed since they were
+    /// posted.
     pub(crate) fn beginnings(&self) -> u32 {
         self.beginnings.load(Ordering::Acquire)
     }
 
-    /// Returns [`Self::beginnings`], or `None` while the queue pair is being started or restarted:
-    /// a request that is posted during the move may still fail in the previous state.
+    /// Returns the restart count of the queue pair ([`Self::beginnings`]), or `None` while a move
+    /// to RESET or RTS is in progress. A request that is posted during the move may still fail in
+    /// the previous state.
     pub(crate) fn settled_beginnings(&self) -> Option<u32> {
         // Read first: each move is counted as finished after it is counted as requested, so equal
         // counts show that no move was in progress at the second read.
@@ -396,9 +399,10 @@ impl QueuePairHandle {
         }
     }
 
-    /// Applies `change`. A move to RESET also frees the memory of requests that a dropped queue has
-    /// left in flight: in RESET the device discards all requests (IBTA volume 1, 10.3.1), even if
-    /// other threads post meanwhile. Queues that still exist keep their memory.
+    /// Modifies the queue pair as `change` describes. A move to RESET also frees the memory of
+    /// requests that were in flight when their queue was dropped. In RESET the device discards all
+    /// requests (IBTA volume 1, 10.3.1), even if other threads post at the same time. Queues that
+    /// still exist keep the memory of their requests.
     pub(crate) fn reset(&self, change: &Modification) -> Result<()> {
         if change.state() != Some(QueuePairState::Reset) {
             return modify(self, change);
@@ -411,8 +415,8 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Counts one more queue that posts sends to this queue pair, because the queues share its
-    /// capacity. Returns the number of such queues so far.
+    /// Increments the number of queues that post sends to this queue pair, and returns the new
+    /// number. The number is needed because these queues share the capacity of the queue pair.
     pub(super) fn count_send_queue(&self) -> u32 {
         self.send_queues.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -424,8 +428,8 @@ impl QueuePairHandle {
         self.send_queues.load(Ordering::Relaxed)
     }
 
-    /// Keeps `memory` of requests in flight, whose queue was dropped, until the queue pair is
-    /// destroyed, because the device may still use it.
+    /// Keeps `memory` until the queue pair is destroyed. The memory belongs to requests that were
+    /// in flight when their queue was dropped, so the device may still use the memory.
     pub(super) fn abandon(&self, memory: Box<dyn Any + Send>) {
         self.abandoned.lock().push(memory);
     }
@@ -437,7 +441,8 @@ pub(crate) fn empty_attributes() -> sys::ibv_qp_attr {
     unsafe { mem::zeroed() }
 }
 
-/// Sets the destination GID of an address vector, and marks the vector as global.
+/// Sets the destination GID of the address vector `vector`, and sets the flag `is_global`, which
+/// marks the GID as present.
 pub(crate) fn set_destination(vector: &mut sys::ibv_ah_attr, gid: [u8; 16]) {
     vector.is_global = 1;
     vector.grh.dgid.raw = gid;
@@ -476,8 +481,9 @@ mod tests {
     use crate::memory::{AccessFlags, Buffer, WindowType};
     use crate::queue_pair::Outcome;
 
-    /// Checks that the success of a later request is no proof for a request that was checked while
-    /// the queue pair was being restarted: the request may have failed before the restart.
+    /// Checks that a request counts as failed if the queue pair was being restarted when the
+    /// request was checked, even if a later request succeeds. The request may have failed before
+    /// the restart.
     #[test]
     fn a_later_success_proves_nothing_about_a_request_of_a_restart() {
         let context = Context::open("softroce0").unwrap();

@@ -27,9 +27,9 @@ pub(super) struct QueuePairDestruction {
 unsafe impl Send for QueuePairDestruction {}
 
 impl QueuePairDestruction {
-    /// Destroys the queue pair. If this thread is iterating over one of its completion queues, the
-    /// destruction is deferred until the iteration ends: the driver locks these queues to destroy
-    /// the queue pair, and the iteration holds such a lock.
+    /// Destroys the queue pair. If the calling thread is iterating over a completion queue of the
+    /// queue pair, defers the destruction until the iteration ends. The destruction needs the
+    /// driver's lock of that completion queue, and the iteration holds this lock.
     pub(super) fn destroy(self) {
         let polled = self.completions.iter().find(|queue| queue.is_polled_here());
         if let Some(queue) = polled.map(Arc::clone) {

@@ -46,8 +46,9 @@ pub(super) struct Created {
 }
 
 impl QueuePairPlan {
-    /// Creates the queue pair, by the creation verb that its settings require. The owner of the
-    /// result must keep the completion queues and other objects of these settings alive.
+    /// Creates the queue pair by `ibv_create_qp` or, if the settings of this plan require it, by
+    /// `ibv_create_qp_ex`. The owner of the result must keep the completion queues and the other
+    /// objects of this plan alive.
     pub(super) fn create(&self) -> Result<Created> {
         self.checked()?;
         // SAFETY: all-zero bytes are a valid value of this plain C struct.

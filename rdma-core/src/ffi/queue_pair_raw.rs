@@ -16,12 +16,13 @@ impl QueuePairBuilder {
     /// Takes ownership of a queue pair that other code created, for example a vendor's extension.
     /// The queue pair is destroyed by `ibv_destroy_qp`.
     ///
-    /// The builder must contain the objects that the queue pair was created from: its domain,
-    /// completion queues, shared receive queue and XRC domain, which the result keeps alive, and
-    /// the [operations](Self::operations) that it can post by the functions `ibv_wr_*`. The
-    /// transport type of the queue pair and the sizes of its queues are queried from the device. A
-    /// queue pair in INIT or RTS is converted to a [`PreparedQueuePair`](crate::PreparedQueuePair)
-    /// or a [`QueuePair`](crate::QueuePair) by [`ManualQueuePair::prepared`],
+    /// The builder must contain the objects from which the queue pair was created: the protection
+    /// domain, the completion queues, the shared receive queue and the XRC domain. The result keeps
+    /// these objects alive. The builder must also contain the [operations](Self::operations) that
+    /// the queue pair can post by the functions `ibv_wr_*`. The transport type of the queue pair
+    /// and the sizes of its queues are queried from the device. A queue pair in INIT or RTS is
+    /// converted to a [`PreparedQueuePair`](crate::PreparedQueuePair) or a
+    /// [`QueuePair`](crate::QueuePair) by [`ManualQueuePair::prepared`],
     /// [`ManualQueuePair::connected`] or [`ManualQueuePair::activated`].
     ///
     /// # Errors
@@ -84,8 +85,8 @@ impl QueuePairBuilder {
     }
 
     /// Opens an XRC target queue pair that another process created in the XRC domain of this
-    /// builder. Both processes must share the domain by its file. The queue pair is destroyed when
-    /// every process has closed it.
+    /// builder. Both processes must have opened the XRC domain through the same file. The queue
+    /// pair is destroyed when every process has closed it.
     ///
     /// # Errors
     ///

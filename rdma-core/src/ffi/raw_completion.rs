@@ -106,8 +106,8 @@ impl ExtendedCompletionQueue {
     }
 }
 
-/// Stores `id` in the context value of a completion queue, by which the events of the queue's
-/// completion channel identify the queue.
+/// Stores `id` as the context value (`cq_context`) of a completion queue. The events of the queue's
+/// completion channel contain this value, which identifies the queue.
 ///
 /// # Safety
 ///

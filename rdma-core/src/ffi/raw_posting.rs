@@ -13,8 +13,9 @@ use crate::error::Errno;
 use crate::queue_pair::QueuePair;
 
 impl QueuePair {
-    /// Posts a list of send requests; a null pointer is an empty list. Calls the verb without any
-    /// check and keeps no object alive. Intended for layers that track their requests themselves.
+    /// Posts a list of send requests by `ibv_post_send`, without any check. A null pointer is an
+    /// empty list. The call keeps no object of the requests alive. Intended for layers that track
+    /// their requests themselves.
     ///
     /// After success the requests complete on [`Self::send_completions`], with the ids of the
     /// requests. This crate's queues never use ids below 2^24, nor ids of 2^63 and above.
@@ -59,7 +60,8 @@ impl QueuePair {
         })
     }
 
-    /// Posts a list of receive requests, without any check; a null pointer is an empty list.
+    /// Posts a list of receive requests by `ibv_post_recv`, without any check. A null pointer is an
+    /// empty list.
     ///
     /// # Errors
     ///
@@ -97,8 +99,8 @@ impl QueuePair {
     /// # Safety
     ///
     /// - The session must not be leaked. Until the session has ended, its thread must not begin
-    ///   another session of the queue pair or post to the queue pair in another way. The driver
-    ///   holds a lock meanwhile or, in a thread domain, relies on a single thread.
+    ///   another session of the queue pair or post to the queue pair in another way. During
+    ///   the session the driver holds a lock or, in a thread domain, relies on a single thread.
     /// - The posted requests must meet the requirements of [`Self::post_send_raw`].
     #[doc(alias = "ibv_wr_start")]
     #[inline]
@@ -140,8 +142,7 @@ impl fmt::Debug for RawSession<'_> {
     }
 }
 
-/// Declares a method of the session that calls the function of `ibv_wr_post(3)` with the same
-/// purpose.
+/// Declares methods of [`RawSession`], each of which calls one function of `ibv_wr_post(3)`.
 macro_rules! forward {
     ($($(#[$doc:meta])* $name:ident => $verb:ident, $alias:literal($($argument:ident: $type:ty),*);)*) => {$(
         $(#[$doc])*

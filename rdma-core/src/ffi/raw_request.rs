@@ -75,7 +75,7 @@ impl Deref for RawElements {
 /// A builder for an `ibv_send_wr`, to be posted by
 /// [`QueuePair::post_send_raw`](crate::QueuePair::post_send_raw).
 ///
-/// Building it costs as much as filling in the C struct. A request is unsignaled by default.
+/// Building a request costs as much as filling in the C struct. A request is unsignaled by default.
 #[doc(alias = "ibv_send_wr")]
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -187,7 +187,8 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// Marks the request as signaled: it generates a completion even if it succeeds.
+    /// Marks the request as signaled. A signaled request generates a completion even if it
+    /// succeeds.
     #[inline]
     pub fn signaled(self) -> Self {
         self.flag(flags::IBV_SEND_SIGNALED)
@@ -205,8 +206,8 @@ impl<'a> RawSendRequest<'a> {
         self.flag(flags::IBV_SEND_SOLICITED)
     }
 
-    /// Makes posting the request copy the data into it (inline), so that the data need not stay
-    /// valid.
+    /// Makes the post call copy the data into the request (inline). The data need not stay valid
+    /// after that call.
     #[inline]
     pub fn inline(self) -> Self {
         self.flag(flags::IBV_SEND_INLINE)
@@ -218,7 +219,8 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// Sets the destination of the request, which every request of a datagram queue pair needs.
+    /// Sets the destination of the request. Every request of a datagram queue pair needs a
+    /// destination.
     #[inline]
     pub fn to(mut self, destination: &Destination) -> Self {
         self.wr.wr.ud.ah = destination.handle.as_raw();
@@ -227,7 +229,7 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// Sets the request that follows in the list. One call posts the whole list.
+    /// Sets the request that follows this request in the list. One call posts the whole list.
     #[inline]
     pub fn next(mut self, next: &'a mut RawSendRequest<'a>) -> Self {
         self.wr.next = &mut next.wr;
@@ -241,7 +243,7 @@ impl<'a> RawSendRequest<'a> {
     }
 }
 
-/// Creates a receive request for these elements, to be posted by
+/// Creates a receive request for the scatter/gather elements `elements`, to be posted by
 /// [`QueuePair::post_receive_raw`](crate::QueuePair::post_receive_raw).
 #[doc(alias = "ibv_recv_wr")]
 #[inline]

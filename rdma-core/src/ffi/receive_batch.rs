@@ -122,8 +122,7 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         (posted, result)
     }
 
-    /// Ends the batch. Returns the receives that were not posted, so that the caller can take their
-    /// memory back.
+    /// Ends the batch. Returns an iterator over the memory of the receives that were not posted.
     pub(crate) fn end(&mut self) -> Unstaged<'_, T> {
         self.first = 0;
         self.queue.ring.end_staging()

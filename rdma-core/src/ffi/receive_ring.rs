@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::memory::Scatter;
 use crate::queue_pair::KeepAlive;
 
-/// The receive queue of a queue pair for a single owner: posts receives, and keeps the memory of
-/// each receive until it has completed.
+/// The receive queue of a queue pair, used by a single owner. The queue posts receives, and keeps
+/// the memory of each receive until the receive has completed.
 pub(crate) struct ReceiveRing<T: Send + 'static> {
     pub(super) ring: Ring<T>,
     /// Storage in which batches are built.
@@ -161,7 +161,8 @@ impl<T: Send + 'static> ReceiveRing<T> {
     }
 }
 
-/// Returns an error if the queue pair has no receive queue to post to; `None` if it has one.
+/// Returns an error if the queue pair has no receive queue of its own; returns `None` if the queue
+/// pair has a receive queue.
 pub(super) fn no_receive_queue(queue_pair: &QueuePairHandle) -> Option<Error> {
     let reason = if queue_pair.shared_receive_queue().is_some() {
         "the queue pair takes its receives from a shared receive queue".to_owned()

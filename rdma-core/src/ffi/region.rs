@@ -15,8 +15,9 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
-/// A registered `ibv_mr`, which [`Self::end`] deregisters. The type that contains this value
-/// handles a failure of the deregistration.
+/// A registered memory region (`ibv_mr`), which [`Self::end`] deregisters. Dropping this value does
+/// not deregister the region: the type that contains this value must call [`Self::end`] and handle
+/// a failure.
 #[derive(Debug)]
 pub(super) struct RawRegion {
     /// The `ibv_mr` of the region; `None` after the deregistration.
@@ -77,8 +78,8 @@ impl RawRegion {
         }
     }
 
-    /// Updates the keys of the region, which its reregistration has changed, and stores `domain` as
-    /// its domain.
+    /// Updates the stored keys of the region after a reregistration, which changes the keys, and
+    /// stores `domain` as the region's protection domain.
     pub(super) fn refresh(&mut self, domain: Arc<ProtectionDomainHandle>) {
         if let Some(raw) = self.raw {
             // SAFETY: the region is registered.
@@ -106,8 +107,8 @@ impl RawRegion {
         &self.domain
     }
 
-    /// Deregisters the region, or undoes the import of an imported region. Does nothing if this has
-    /// already happened. Returns the error of `ibv_dereg_mr`.
+    /// Deregisters the region; an imported region is unimported instead. Does nothing if the region
+    /// was already deregistered or unimported. On failure returns the error of `ibv_dereg_mr`.
     pub(super) fn end(&mut self) -> Result<()> {
         let Some(raw) = self.raw else { return Ok(()) };
         if self.is_imported {
@@ -130,8 +131,8 @@ impl RawRegion {
 
 /// The owner of a memory region (`ibv_mr`) over a part of a [`Backing`].
 ///
-/// The region is deregistered before the memory is freed: `Drop` deregisters, and the fields, among
-/// them the memory, are dropped afterwards.
+/// The region is deregistered before the memory is freed: `Drop` deregisters the region, and the
+/// memory is a field, which is dropped afterwards.
 pub(crate) struct RegionHandle {
     raw: RawRegion,
     /// Difference between the address that requests use for a byte and the address of the byte in
@@ -170,10 +171,11 @@ impl From<AccessFlags> for RegistrationParameters {
 }
 
 impl RegistrationParameters {
-    /// Replaces [`AccessFlags::ZERO_BASED`], with which requests count bytes from 0, by an explicit
-    /// address 0 for the first byte, because some devices ignore the flag. With the flag, returns
-    /// an error if another address was chosen, or if `start` is not at a page boundary: devices map
-    /// whole pages.
+    /// Replaces the flag [`AccessFlags::ZERO_BASED`] by an explicit address 0 for the first byte,
+    /// because some devices ignore the flag. With the flag, requests count the bytes of the region
+    /// from 0. Returns an error if the flag is set and another address was chosen, or if the flag
+    /// is set and `start` is not at a page boundary: devices map whole pages. Returns `self` if the
+    /// flag is not set.
     ///
     /// `start` is the address of the memory, or its offset in the object that contains it.
     pub(super) fn explicit(self, start: u64) -> Result<Self> {
@@ -195,9 +197,10 @@ impl RegistrationParameters {
         })
     }
 
-    /// Returns the number that must be added to a byte's address in this process to get its address
-    /// in requests. The two differ only if the registration has chosen an address for the first
-    /// byte. `start` is the region's address in this process. The addition wraps around.
+    /// Returns the number that must be added to the address of a byte in this process to get the
+    /// address of the same byte in requests. The addition wraps around. The number is 0 unless the
+    /// registration has chosen an address for the first byte. `start` is the address of the region
+    /// in this process.
     fn shift(self, start: *const u8) -> u64 {
         let start = start as u64;
         self.first.unwrap_or(start).wrapping_sub(start)
@@ -205,7 +208,8 @@ impl RegistrationParameters {
 }
 
 impl RegionHandle {
-    /// Registers `range` of `memory`, which must lie inside the memory, with `domain`.
+    /// Registers the bytes `range` of `memory` in the protection domain `domain`. The range must
+    /// lie inside the memory.
     pub(crate) fn register(
         domain: Arc<ProtectionDomainHandle>,
         memory: Arc<Backing>,
@@ -327,8 +331,9 @@ impl RegionHandle {
         }
     }
 
-    /// Records that the region was reregistered successfully. Returns the former memory if `memory`
-    /// replaces it. Requests then address the new memory by its address in this process.
+    /// Records the new domain, access flags and memory of the region after a successful
+    /// reregistration. Returns the former memory if `memory` replaces it. Requests then address the
+    /// new memory by its address in this process.
     pub(super) fn changed(
         &mut self,
         domain: Arc<ProtectionDomainHandle>,
@@ -344,8 +349,8 @@ impl RegionHandle {
     }
 }
 
-/// Returns the error of a verb that failed to register `len` bytes, with a hint if the cause is
-/// known.
+/// Returns the error of the verb `verb`, which failed to register `len` bytes. Returns
+/// [`Error::Unsupported`] if `access` requests on-demand paging and the device lacks that feature.
 #[cold]
 pub(super) fn refused(
     verb: &'static str,
@@ -390,8 +395,8 @@ impl Drop for RegionHandle {
 }
 
 impl ContextHandle {
-    /// Returns whether the device does not support on-demand paging (memory that is not pinned);
-    /// `true` also if the query of the device fails.
+    /// Returns `true` if the device does not support on-demand paging (memory that is not pinned),
+    /// or if the query of the device fails.
     fn lacks_on_demand_paging(&self) -> bool {
         let mut attributes = sys::ibv_device_attr_ex::default();
         // SAFETY: the context is open and `attributes` is a valid place for the answer.

@@ -20,7 +20,8 @@ use crate::queue_pair::{
     Transport,
 };
 
-/// The value of `IBV_WR_FLUSH` in newer headers, which the bindings lack.
+/// The opcode of flush requests (`IBV_WR_FLUSH`). Only headers newer than the bindings contain this
+/// constant.
 pub(super) const FLUSH: sys::ibv_wr_opcode = sys::ibv_wr_opcode(14);
 
 /// Storage for the scatter/gather elements of a request, not yet initialised.
@@ -33,8 +34,8 @@ pub(super) fn stack_room() -> [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS] {
     [const { MaybeUninit::uninit() }; MAX_ELEMENTS]
 }
 
-/// Checks a send request, and fills in the C struct `wr` for it. The elements of the request are
-/// written into `room`, to which `wr` points, so `room` must not change until the request is
+/// Checks a send request, and fills in the C struct `wr`. Writes the scatter/gather elements of the
+/// request into `room`. `wr` points to the elements, so `room` must not change until the request is
 /// posted. The memory of the request must not move until the request has completed.
 #[inline]
 pub(super) fn describe_send<T: Gather>(
@@ -54,8 +55,8 @@ pub(super) fn describe_send<T: Gather>(
     Ok(())
 }
 
-/// The limits that the fast path (posting with few, inlined checks) compares every request of a
-/// queue with.
+/// The limits of the fast path (posting with few, inlined checks) of a queue. A request that
+/// exceeds a limit takes the general path, with all checks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     elements: usize,
@@ -69,8 +70,9 @@ pub(super) struct Limits {
     read_context: usize,
 }
 
-/// A number that is not the address of a context (open device). Memory can therefore never be
-/// registered with this context, so a check for this context rejects every request.
+/// A number that is never the address of a context (open device). No memory can be registered with
+/// such a context. Therefore a comparison of the memory's context with this number rejects every
+/// request.
 const NO_CONTEXT: usize = 1;
 
 impl Limits {
@@ -104,9 +106,9 @@ impl Limits {
         }
     }
 
-    /// Returns the number that identifies the context with which the memory of a request must be
-    /// registered: see [`context_id`]. Reads and atomics have a separate number, which matches no
-    /// context if the queue pair does not support these operations.
+    /// Returns the address of the context (open device) with which the memory of a request must be
+    /// registered: see [`context_id`]. For reads and atomics returns [`NO_CONTEXT`] if the queue
+    /// pair does not support these operations.
     #[inline(always)]
     fn context_for(self, operation: Operation) -> usize {
         match operation {
@@ -233,9 +235,9 @@ pub(super) fn describe_fast_path_datagram<T: Gather>(
     is_fast_path
 }
 
-/// Writes a request on the fast path to `place`: only the fields that the device reads for such a
-/// request. Fields of other operations or queue pair types stay uninitialised. The request points
-/// to the elements in `list`.
+/// Fills in the C struct `place` for a request on the fast path. Writes only the fields that the
+/// device reads for such a request. Fields of other operations or queue pair types stay
+/// uninitialised. The struct points to the elements in `list`.
 #[inline(always)]
 fn write_fast_path(
     place: &mut MaybeUninit<sys::ibv_send_wr>,

@@ -124,8 +124,7 @@ fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<(
     ))
 }
 
-/// Returns an error if the queue pair was created without support for `operation`; `None` if it
-/// supports it.
+/// Returns an error if the queue pair was created without support for `operation`, else `None`.
 #[inline]
 fn missing(operation: Operation, queue_pair: &QueuePairHandle) -> Option<Error> {
     let made_for = match queue_pair.as_extended() {

@@ -7,13 +7,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of low bits of a work request id that differ within a block of 2^24 consecutive ids.
+/// The number of low bits of a work request id that differ within a block. A block is a range of
+/// 2^24 consecutive ids, which a queue allocates at once.
 pub(super) const BLOCK_BITS: u32 = 24;
 pub(super) const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 
-/// Allocates a block of 2^24 consecutive work request ids that no queue of this process has used,
-/// so that ids are never reused, and returns its first id. Block 0 is never allocated, because it
-/// contains 0, the id of an empty completion.
+/// Allocates a block of 2^24 consecutive work request ids, and returns the first id of the block.
+/// Each block is allocated only once in a process, so ids are never reused. Block 0 is never
+/// allocated, because it contains 0, the id of an empty completion.
 pub(super) fn next_block() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed) << BLOCK_BITS
@@ -29,12 +30,12 @@ pub(super) fn block_of(id: u64) -> u64 {
 /// blocks of 2^24 consecutive ids. An id has the same low 24 bits as the number; its high bits
 /// identify the block.
 ///
-/// At most as many requests are outstanding as a block has ids. The ids of all outstanding requests
-/// are therefore from the last two blocks, and only these are stored.
+/// The number of outstanding requests is at most the number of ids in a block. Therefore the ids of
+/// all outstanding requests are from the last two blocks, and only the last two blocks are stored.
 ///
-/// The usual way to post and to complete a request compares two ids: `tail_id` with `end_id` before
-/// the post, and the id in a completion with `head_id`. Both comparisons also fail in the states
-/// that need more checks: [`Admission::Closed`] is stored in `end_id`, [`Removals::OutOfOrder`] in
+/// The fast path (with few checks) compares two ids: `tail_id` with `end_id` before a request is
+/// posted, and the id in a completion with `head_id`. Both comparisons also fail in the states that
+/// need more checks: [`Admission::Closed`] is stored in `end_id`, [`Removals::OutOfOrder`] in
 /// `head_id`.
 #[derive(Debug)]
 pub(super) struct Sequence {
@@ -79,13 +80,14 @@ pub(super) enum Removals {
 }
 
 /// The bit that is set in [`Sequence::head_id`] in the state [`Removals::OutOfOrder`]. A completion
-/// whose id equals `head_id` is handled with few checks, which the bit prevents. Ids of this crate
-/// never have the bit, and ids that the program chooses are below 2^24 or at least 2^63.
+/// is handled with few checks only if its id equals `head_id`. With this bit `head_id` equals no
+/// id: ids of this crate never have the bit, and ids that the program chooses are below 2^24 or at
+/// least 2^63.
 const OUT_OF_ORDER: u64 = 1 << 62;
 
 /// The number that is subtracted from [`Sequence::end_id`] in the state [`Admission::Closed`]. A
-/// request can be posted with few checks only if its id is below `end_id`. The number is larger
-/// than any capacity, so the subtraction prevents this.
+/// request can be posted with few checks only if its id is below `end_id`. After the subtraction no
+/// new id is below `end_id`, because this number is larger than any capacity.
 const CLOSED: i64 = 1 << 32;
 
 impl Sequence {
@@ -109,8 +111,8 @@ impl Sequence {
         self.capacity
     }
 
-    /// Returns whether one more request can be posted with few, inlined checks: the queue has room,
-    /// and the state is [`Admission::Open`].
+    /// Returns whether the next request can be posted with few, inlined checks: the number of
+    /// outstanding requests is below the capacity, and the state is [`Admission::Open`].
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         (self.tail_id as i64) < self.end_id
@@ -134,9 +136,9 @@ impl Sequence {
         }
     }
 
-    /// Records, after the removal of a completed request, whether older requests are still
-    /// outstanding. If so, [`Self::oldest_id`] matches no id, so that every completion is handled
-    /// with all checks.
+    /// Records whether completed requests were removed in the order of posting. Called after the
+    /// removal of a completed request. In the state [`Removals::OutOfOrder`], [`Self::oldest_id`]
+    /// matches no id, so that every completion is handled with all checks.
     pub(super) fn set_removals(&mut self, removals: Removals) {
         self.head_id = match removals {
             Removals::InOrder => self.head_id & !OUT_OF_ORDER,
@@ -180,7 +182,7 @@ impl Sequence {
         self.tail_id
     }
 
-    /// Returns the work request id of the queue's request with this number. Numbers count from 0 in
+    /// Returns the work request id of the request with the number `number`. Numbers count from 0 in
     /// each queue; ids are unique within the process.
     #[inline]
     pub(super) fn id(&self, number: u64) -> u64 {
@@ -195,23 +197,23 @@ impl Sequence {
         (number < self.tail() && self.id(number) == id).then_some(number)
     }
 
-    /// Returns how many consecutive ids can still be used before the queue needs a new block of
-    /// ids, including the id of the next request.
+    /// Returns the number of unused ids in the current block, including the id of the next request.
+    /// After the last of these ids, the queue needs a new block of ids.
     #[inline]
     pub(super) fn left_in_block(&self) -> u64 {
         BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)
     }
 
-    /// Counts the next `count` requests as outstanding, after they were posted. Ids are allocated
-    /// in blocks, and this function allocates no block: `count` must be less than
-    /// [`Self::left_in_block`].
+    /// Records that the next `count` requests were posted and are outstanding. Does not allocate a
+    /// new block of ids, so `count` must be less than [`Self::left_in_block`].
     #[inline]
     pub(super) fn advance_tail_within(&mut self, count: u64) {
         debug_assert!(count < self.left_in_block());
         self.tail_id += count;
     }
 
-    /// Counts the next request as outstanding, after it was posted.
+    /// Records that the next request was posted and is outstanding. Allocates a new block of ids if
+    /// the request has used the last id of the current block.
     #[inline]
     pub(super) fn advance_tail(&mut self) {
         self.tail_id += 1;
@@ -232,8 +234,8 @@ impl Sequence {
         self.tail_id = id;
     }
 
-    /// Removes the oldest outstanding request, which must exist, from the sequence, after it has
-    /// completed.
+    /// Removes the oldest outstanding request from the sequence, after the request has completed.
+    /// At least one request must be outstanding.
     #[inline]
     pub(super) fn advance_head(&mut self) {
         debug_assert!(self.outstanding() > 0);
@@ -250,10 +252,11 @@ impl Sequence {
         self.head_id = self.id(self.head()) | self.head_id & OUT_OF_ORDER;
     }
 
-    /// Allocates a block of 2^[`BLOCK_BITS`] work request ids if the request with the number
-    /// `number` is the first to need it. The block replaces the last block but one, so the number
-    /// must be less than 2^[`BLOCK_BITS`] above that of the oldest outstanding request. Numbers
-    /// must not decrease from call to call.
+    /// Allocates a new block of 2^[`BLOCK_BITS`] work request ids if the request with the number
+    /// `number` is the first to use the block. Only the last two blocks are stored, so the new
+    /// block replaces the older of them. Therefore `number` must be less than 2^[`BLOCK_BITS`]
+    /// above the number of the oldest outstanding request. `number` must not decrease from call to
+    /// call.
     #[inline]
     pub(super) fn open(&mut self, number: u64) {
         if number & BLOCK_MASK == 0 && number >> BLOCK_BITS == self.opened {
@@ -278,8 +281,8 @@ mod tests {
         assert_eq!(one.number(0), None, "the id of an empty completion");
     }
 
-    /// Returns the ids of a queue without outstanding requests that has used all but 7 ids of
-    /// `blocks` blocks. After 7 more requests the queue needs its next block of 2^24 ids.
+    /// Returns a sequence without outstanding requests that has used all but 7 ids of `blocks`
+    /// blocks. After 7 further requests the sequence needs the next block of 2^24 ids.
     fn before_the_change(blocks: u64) -> Sequence {
         at((blocks << BLOCK_BITS) - 7, blocks)
     }

@@ -13,7 +13,8 @@ use super::region::{self, RegionHandle};
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
-/// The attributes of a region to change. `None` leaves an attribute as it is.
+/// The new attributes of a memory region for a reregistration. `None` leaves an attribute
+/// unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) domain: Option<Arc<ProtectionDomainHandle>>,
@@ -21,7 +22,7 @@ pub(crate) struct Changes {
     pub(crate) memory: Option<Arc<Backing>>,
 }
 
-/// The condition of a region after its reregistration failed.
+/// The condition of a memory region after a failed reregistration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     /// The region is unchanged and still valid.
@@ -31,12 +32,14 @@ pub(crate) enum Status {
 }
 
 impl RegionHandle {
-    /// Changes the domain, access or memory of the region, which also changes its keys. Returns the
-    /// former memory if the memory changed.
+    /// Changes the protection domain, the access flags or the memory of the region by
+    /// `ibv_rereg_mr`. This also changes the keys of the region. Returns the former memory if the
+    /// memory changed.
     ///
-    /// Returns an error for two changes, because `ibv_rereg_mr` cannot set the addresses in
-    /// requests: [`AccessFlags::ZERO_BASED`] with new memory, whose bytes have their addresses in
-    /// this process, and a change of that flag without new memory, whose addresses stay the same.
+    /// Returns an error for two changes, because `ibv_rereg_mr` cannot set the addresses that
+    /// requests use. The first is [`AccessFlags::ZERO_BASED`] together with new memory: requests
+    /// refer to the new memory by its addresses in this process. The second is a change of that
+    /// flag without new memory: the addresses in requests stay the same.
     ///
     /// On failure the handle is unchanged. After [`Status::Unusable`] the caller must deregister
     /// the region and prevent its use. The region must cover the whole of its memory.
@@ -97,8 +100,8 @@ impl RegionHandle {
         Ok(self.changed(domain, access, changes.memory.clone()))
     }
 
-    /// Returns an error for changes that `ibv_rereg_mr` does not support: `ZERO_BASED` with new
-    /// memory, and a change of `ZERO_BASED` without new memory.
+    /// Returns an error for two changes that `ibv_rereg_mr` does not support: the flag `ZERO_BASED`
+    /// together with new memory, and a change of the flag `ZERO_BASED` without new memory.
     fn check_addresses(&self, changes: &Changes) -> Result<()> {
         let is_counted = |access: AccessFlags| access.contains(AccessFlags::ZERO_BASED);
         let before = is_counted(self.access());

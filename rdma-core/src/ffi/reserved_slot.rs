@@ -5,14 +5,15 @@ use std::mem;
 
 use super::slot_table::{Reserved, SlotTable};
 
-/// A guard of a [`Reserved`] slot. Dropping the guard gives the slot back to its table.
+/// A guard of a reserved slot, the place in a slot table for the memory of one request. Dropping
+/// the guard gives the slot back to the table.
 pub(crate) struct SlotGuard<'t> {
     reserved: Reserved,
     table: &'t (dyn CancelReservation + Sync),
 }
 
-/// A slot table to which a reserved slot can be given back. The trait hides the type of the memory
-/// that the slots contain.
+/// A slot table (memory of the requests in flight) to which a reserved slot can be given back. The
+/// trait hides the type of the memory in the slots.
 trait CancelReservation {
     fn cancel(&self, reserved: Reserved);
 }
@@ -48,8 +49,8 @@ impl<'t> SlotGuard<'t> {
         &self.reserved
     }
 
-    /// Takes the slot out of the guard. The caller must use the slot for a request or return it to
-    /// the table.
+    /// Ends the guard, and returns the reservation of the slot. The slot is not given back to the
+    /// table: the caller must use the slot for a request, or return the slot to the table.
     #[inline]
     pub(crate) fn into_reserved(self) -> Reserved {
         let reserved = self.reserved.duplicate();

@@ -22,8 +22,8 @@ impl<T> RequestResources<T> {
     };
 }
 
-/// A ring buffer of the requests of a queue. The ring owns the memory of each request, which the
-/// device uses. The id of a request determines its position in the ring.
+/// A ring buffer of the requests of a queue. The ring owns the memory of each request while the
+/// device uses the memory. The id of a request determines its position in the ring.
 ///
 /// The requests in flight are followed by the staged requests of a batch, which are not posted yet.
 pub(super) struct Ring<T: Send + 'static> {
@@ -119,8 +119,9 @@ impl<T: Send + 'static> Ring<T> {
         self.order.is_open()
     }
 
-    /// Returns whether the ring has room for the next request and the slot for it is empty.
-    /// [`Self::is_ready`] in addition requires that the request can be posted with few checks.
+    /// Returns whether the ring has room for the next request, and the slot (array element) for the
+    /// request is empty. Unlike [`Self::is_ready`], does not require that the queue pair supports
+    /// the fast path.
     #[inline]
     pub(super) fn has_empty_slot(&self) -> bool {
         self.in_flight() < self.capacity() && self.staged() == 0 && !self.has_unclaimed
@@ -153,8 +154,8 @@ impl<T: Send + 'static> Ring<T> {
         self.order.advance_tail();
     }
 
-    /// Records that the next request was posted, and stores its memory and the objects that it
-    /// keeps alive.
+    /// Records that the next request was posted, and stores its memory and the objects that the
+    /// request keeps alive.
     ///
     /// # Safety
     ///
@@ -184,9 +185,9 @@ impl<T: Send + 'static> Ring<T> {
         self.order.advance_tail();
     }
 
-    /// Records that the next request was posted, and stores its memory and the objects that it
-    /// keeps alive in its slot. Drops the content that a leaked batch (never dropped) may have left
-    /// there.
+    /// Records that the next request was posted, and stores its memory and the objects that the
+    /// request keeps alive. Drops the content that a leaked batch (never dropped) may have left in
+    /// the slot of the request.
     #[inline]
     pub(super) fn keep(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.order.tail());
@@ -213,10 +214,11 @@ impl<T: Send + 'static> Ring<T> {
         number.map_or(0, |number| number - self.order.head() + 1)
     }
 
-    /// Removes the oldest request in flight, which must exist, and returns its memory. A completion
-    /// with the outcome `outcome` has arrived for the request that was posted `left` requests
-    /// later. Such a completion also completes all earlier requests, because unsignaled requests
-    /// have no completion of their own.
+    /// Removes the oldest request in flight, which must exist, and returns its memory. Called for a
+    /// completion of this request or of a later request, because unsignaled requests have no
+    /// completion of their own. `left` is the number of requests from the removed request to the
+    /// request with the completion; 0 means the removed request itself. `outcome` is the outcome in
+    /// the completion.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -366,9 +368,9 @@ impl<T: Send + 'static> Ring<T> {
         unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
     }
 
-    /// Records that the next request was added to the batch. Stores nothing: the request must need
-    /// neither memory nor other objects until it completes. [`Self::fast_path_staged_id`] must have
-    /// returned an id for it.
+    /// Records that the next request was added to the batch, and stores nothing. The request must
+    /// need neither memory nor other objects until it completes. [`Self::fast_path_staged_id`] must
+    /// have returned an id for the request.
     #[inline]
     pub(super) fn stage_nothing(&mut self) {
         debug_assert!(self.fast_path_staging > 0);
@@ -377,9 +379,9 @@ impl<T: Send + 'static> Ring<T> {
         self.order.set_admission(Admission::Closed);
     }
 
-    /// Drops the memory and objects of the requests with the numbers `numbers`, which were added to
-    /// a batch. Skips requests that were then posted: their numbers are below the number of the
-    /// next request to be posted.
+    /// Drops the memory and objects of unposted requests of a batch: the requests with the numbers
+    /// `numbers`, except requests that were posted. The number of a posted request is below the
+    /// number of the next request to be posted.
     #[cold]
     fn clear(&mut self, numbers: Range<u64>) {
         for number in numbers.start.max(self.order.tail())..numbers.end {
@@ -406,8 +408,8 @@ impl<T: Send + 'static> Ring<T> {
         self.slots[slot] = RequestResources { memory, keep };
     }
 
-    /// Records that the first `count` staged requests of the batch were posted, and so are in
-    /// flight.
+    /// Records that the first `count` staged requests (requests of the batch) were posted. These
+    /// requests are then in flight.
     #[inline]
     pub(super) fn launch_staged(&mut self, count: usize) {
         if (count as u64) < self.order.left_in_block() {
@@ -441,7 +443,7 @@ impl<T: Send + 'static> Ring<T> {
     }
 }
 
-/// An iterator over the memory of the requests that a batch had staged, but not posted, when it
+/// An iterator over the memory of the requests of a batch that were not posted before the batch
 /// ended.
 #[derive(Debug)]
 pub(crate) struct Unstaged<'a, T: Send + 'static> {
@@ -485,7 +487,7 @@ mod tests {
     use super::*;
     use crate::context::Context;
 
-    /// Memory for the tests, whose drop panics if its flag is set.
+    /// Memory for the tests. Dropping the value panics if its flag is set.
     struct Memory(bool);
 
     impl Drop for Memory {
@@ -501,9 +503,9 @@ mod tests {
         Ring::new(handle, 4, true)
     }
 
-    /// Adds requests to the batch for a test while [`Ring::fast_path_staged_id`] returns an id,
-    /// which means that few checks suffice. Asserts that the ids are right, and returns the number
-    /// of added requests.
+    /// Adds requests to the batch while [`Ring::fast_path_staged_id`] returns an id, which means
+    /// that few checks suffice. Asserts that each id is right, and returns the number of added
+    /// requests.
     fn stage_fast_path(ring: &mut Ring<Memory>) -> usize {
         let mut count = 0;
         while let Some(id) = ring.fast_path_staged_id() {

@@ -12,15 +12,16 @@ use crate::error::{Error, Result};
 use crate::queue_pair::Outcome as End;
 use crate::queue_pair::{Modification, QueuePairState, modify};
 
-/// Maximum time without a completion while the device flushes the requests of a scope, after the
-/// queue pair was moved to the error state. Then the scope resets the queue pair.
+/// Maximum time between completions that a scope waits for while the device flushes its requests.
+/// The wait begins when the scope has moved the queue pair to the error state. After this time
+/// without a completion, the scope resets the queue pair.
 const MAX_FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 impl ScopeRequests {
-    /// Polls once for the completion of the request `ticket`, from the completion queue with the
-    /// index `way`. In the usual case the request has succeeded and no other completion is pending:
-    /// then returns the completion and frees the request's slot. In all other cases returns `None`,
-    /// and the caller must call [`Self::wait`].
+    /// Polls the completion queue with the index `way` once for the completion of the request
+    /// `ticket`. Returns the completion and frees the request's slot if the request has succeeded
+    /// and no other completion is pending, the usual case. Otherwise returns `None`, and the caller
+    /// must call [`Self::wait`].
     #[inline(always)]
     pub(crate) fn poll_once(&self, way: usize, ticket: Ticket<'_>) -> Option<WorkCompletion> {
         if !ticket.is_simply_in_flight() {
@@ -58,8 +59,9 @@ impl ScopeRequests {
         }
     }
 
-    /// Waits until the request with the handle `ticket` has ended, and frees its place in the table
-    /// of requests. Returns the completion of the request, or the error if the request failed.
+    /// Waits until the request with the handle `ticket` has ended, and frees the request's slot in
+    /// the table of requests. Returns the completion of the request, or the error if the request
+    /// failed.
     #[inline(never)]
     pub(crate) fn wait(&self, ticket: Ticket<'_>) -> Result<WorkCompletion> {
         let is_over = || !self.is_awaited(ticket);
@@ -89,8 +91,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Returns whether the request with the handle `ticket` has ended. Polls the completion
-    /// queues once before, unless the request has already ended.
+    /// Returns whether the request with the handle `ticket` has ended. If the request is still in
+    /// flight according to earlier polls, first polls the completion queues once.
     pub(crate) fn is_over(&self, ticket: Ticket<'_>) -> Result<bool> {
         if self.is_awaited(ticket) {
             self.poll()?;
@@ -108,8 +110,8 @@ impl ScopeRequests {
         )
     }
 
-    /// Records that the program has dropped the handle of the request, so that no handle will
-    /// report its outcome.
+    /// Records that the program has dropped the handle of the request `ticket`. If the request
+    /// fails, the end of the scope reports the failure, because no handle can.
     #[inline(never)]
     pub(crate) fn drop_handle(&self, ticket: Ticket<'_>) {
         match self.slots.get(ticket.id()) {
@@ -122,9 +124,9 @@ impl ScopeRequests {
         }
     }
 
-    /// Records the failure of a request that no handle can report, because the program has dropped
-    /// or leaked the request's handle. Only the first failure is recorded; the end of the
-    /// [`Scope`](crate::Scope) returns it.
+    /// Records the failure of a request whose handle the program has dropped or leaked, so that the
+    /// end of the [`Scope`](crate::Scope) can return the failure. Does nothing if the request has
+    /// succeeded, or if an earlier failure was recorded.
     fn record_failure(&self, completion: &WorkCompletion) {
         if let Err(error) = completion.result() {
             let first = self.failure.take().unwrap_or(Error::Work(error));
@@ -132,8 +134,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Waits until all requests of the scope have ended. On a timeout forces them to end and
-    /// returns an error.
+    /// Waits until all requests of the scope have ended. After a timeout, forces the requests to
+    /// end and returns an error.
     pub(super) fn wait_all(&self) -> Result<()> {
         if self.in_flight.get() > 0 {
             self.queue_pair.refuse_within_poll()?;
@@ -141,9 +143,9 @@ impl ScopeRequests {
         self.wait_until(|| self.in_flight.get() == 0)
     }
 
-    /// Ends the scope: waits until no request of the scope is in flight, so that the borrows of
-    /// their memory can end. Returns an error if the wait timed out, else the first failure that no
-    /// handle has reported.
+    /// Ends the scope: waits until no request of the scope is in flight, so that the borrows of the
+    /// requests' memory can end. Returns an error if the wait timed out. Otherwise returns the
+    /// first failure that no handle has reported.
     pub(super) fn end(&self) -> Result<()> {
         let waited = self.wait_all();
         if self.in_flight.get() > 0 {
@@ -194,8 +196,9 @@ impl ScopeRequests {
         Ok(())
     }
 
-    /// Polls the completion queues once, and then takes the completions that other threads have
-    /// polled for this scope. Returns how many of the scope's requests have completed.
+    /// Polls the completion queues once, and then processes the completions of this scope's
+    /// requests that other threads have polled. Returns the number of the scope's requests that
+    /// have completed.
     fn poll(&self) -> Result<usize> {
         let [sends, receives] = &self.completions;
         let mut polled = self.poll_queue(sends);
@@ -210,8 +213,9 @@ impl ScopeRequests {
         }
     }
 
-    /// Processes the completions in the inbox of this scope, which other threads have polled.
-    /// Returns the number of requests that have ended.
+    /// Processes the completions in the inbox of this scope. The inbox contains completions of the
+    /// scope's requests that other threads have polled. Returns the number of requests that have
+    /// ended.
     fn process_inbox(&self) -> usize {
         let noted = std::iter::from_fn(|| self.slots.inbox().take());
         noted
@@ -234,8 +238,8 @@ impl ScopeRequests {
         Ok(found)
     }
 
-    /// Processes a completion if it belongs to a request of this scope that is in flight. Otherwise
-    /// returns `false`.
+    /// Processes a completion, and returns `true`, if the completion belongs to a request of this
+    /// scope that is in flight. Otherwise returns `false`.
     fn complete(&self, completion: &WorkCompletion) -> bool {
         let id = completion.id();
         let is_watched = match self.slots.get(id) {
@@ -261,10 +265,10 @@ impl ScopeRequests {
         true
     }
 
-    /// Forces all requests to end: moves the queue pair to the error state, and waits for the
-    /// flushed completions. If completions are still missing after [`MAX_FLUSH_WAIT`], resets the
-    /// queue pair, which discards all requests (IBTA volume 1, 10.3.1.1). If the reset fails,
-    /// aborts the process.
+    /// Forces all requests of the scope to end: moves the queue pair to the error state, and waits
+    /// for the flushed completions. If no completion arrives for [`MAX_FLUSH_WAIT`] and requests
+    /// are still in flight, resets the queue pair, which discards all requests (IBTA volume 1,
+    /// 10.3.1.1). If the reset fails, aborts the process.
     #[cold]
     fn force_end(&self) {
         if let Err(error) = self.change(QueuePairState::Error) {

@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{InlineData, KeepAlive, SendRequest};
 
-/// The requests of a [`Scope`](crate::Scope). Each uses a slot (a place in a fixed table) until it
-/// has ended.
+/// The requests of a [`Scope`](crate::Scope). Each request uses one slot of a fixed table until the
+/// request has ended.
 pub(crate) struct ScopeRequests {
     pub(super) queue_pair: Arc<QueuePairHandle>,
     /// The completion queue for sends (at index [`SENDS`]) and the completion queue for receives
@@ -43,8 +43,8 @@ pub(super) const SENDS: usize = 0;
 /// The index, in [`ScopeRequests::completions`], of the completion queue for receives.
 pub(super) const RECEIVES: usize = 1;
 
-/// The conditions under which a request of a scope can take the fast path, which posts it with few,
-/// inlined checks.
+/// The conditions for posting a request of a scope on the fast path, which makes few, inlined
+/// checks.
 struct FastPath {
     /// Limits that a request on the fast path must meet.
     limits: Limits,
@@ -198,8 +198,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Posts a receive into `memory`: on the fast path, which has few checks, if possible, and
-    /// otherwise on [the general path](Self::post_any_receive).
+    /// Posts a receive into `memory`. Most receives take a fast path with few checks; all other
+    /// receives take [the general path](Self::post_any_receive).
     ///
     /// # Safety
     ///
@@ -231,7 +231,8 @@ impl ScopeRequests {
         Ok((ticket, memory))
     }
 
-    /// Posts a receive on the general path, which supports every receive.
+    /// Posts a receive into `memory` with all checks (the general path), which supports every
+    /// receive.
     ///
     /// # Safety
     ///

@@ -9,15 +9,16 @@ use super::request_id::{BLOCK_BITS, BLOCK_MASK};
 use crate::completion::WorkCompletion;
 use crate::queue_pair::KeepAlive;
 
-/// Maximum number of slots of a scope, and so of its requests in flight. Bounds the memory that a
-/// scope allocates.
+/// Maximum number of slots of a scope, and thus of the scope's requests in flight. Limits the
+/// memory that a scope allocates for its table of slots.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// The value that marks a slot as free. Never equal to the id of a request: ids begin at 2^24.
+/// The value that marks a slot (place in the table of a scope's requests) as free. Never equal to
+/// the id of a request: ids begin at 2^24.
 pub(super) const FREE: u64 = 0;
 
-/// The value that marks a slot whose state is neither free nor the usual state of a request in
-/// flight. The field [`Details::state`] then contains the state.
+/// The value that marks a slot whose state is stored in [`Details::state`]. Used for all states
+/// other than a free slot and the usual state of a request in flight.
 const OTHER: u64 = 1;
 
 /// The state of a request of a [`Scope`](crate::Scope), or of the slot that the request uses.
@@ -63,8 +64,9 @@ struct Details {
     keep: Cell<KeepAlive>,
 }
 
-/// Handle of one request of a [`Scope`](crate::Scope), by which its completion is awaited: the id
-/// of the request, and the word in the table that stores the state of the request.
+/// A handle of one request of a [`Scope`](crate::Scope), used to wait for the request's completion.
+/// The handle contains the id of the request, and a reference to the word that stores the state of
+/// the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket<'s> {
     id: u64,
@@ -170,7 +172,7 @@ impl ScopeSlots {
     }
 
     /// Records that the next request, whose id and slot `ticket` contains, was posted and is in
-    /// flight. The slot must be free, and the request must keep nothing alive.
+    /// flight. The slot must be free, and the request must not keep any object alive.
     #[inline]
     pub(super) fn launch(&self, ticket: Ticket<'_>) {
         let id = ticket.id;

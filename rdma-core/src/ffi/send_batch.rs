@@ -55,8 +55,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         self.queue.ring.staged()
     }
 
-    /// Adds a request to the batch. On failure returns the error and the memory of the request.
-    /// Inlined, because most requests need only few checks.
+    /// Adds a request to the batch. On failure returns the error and the memory of the request. The
+    /// function is inlined, because most requests need only few checks.
     #[inline(always)]
     pub(crate) fn stage(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -229,9 +229,10 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         }
     }
 
-    /// Marks the requests of the batch before `bad` as in flight, and returns their number: the
-    /// device has accepted them, and has refused `bad`. The request `bad` and those after it stay
-    /// in the batch, which had `count` requests.
+    /// Records that the requests of the batch before `bad` are in flight, and returns their number.
+    /// Called after a post in which the device has accepted these requests and refused `bad`. The
+    /// request `bad` and all later requests stay in the batch. `count` is the number of requests
+    /// that the batch had.
     #[cold]
     fn launch_before(&mut self, bad: *mut sys::ibv_send_wr, count: usize) -> usize {
         let queue = &mut *self.queue;
@@ -248,8 +249,7 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         posted
     }
 
-    /// Ends the batch. Returns the requests that were not posted, so that the caller can take their
-    /// memory back.
+    /// Ends the batch. Returns an iterator over the memory of the requests that were not posted.
     pub(crate) fn end(&mut self) -> Unstaged<'_, T> {
         self.first = 0;
         self.run = self.queue.run();

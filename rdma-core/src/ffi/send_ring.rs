@@ -19,8 +19,8 @@ use crate::queue_pair::{
     Description, InlineData, KeepAlive, Outcome, SendFlags, SendRequest, Target,
 };
 
-/// The send queue of a queue pair for a single owner: posts requests, and keeps the memory of each
-/// request until it has completed.
+/// The send queue of a queue pair, used by a single owner. The queue posts requests, and keeps the
+/// memory of each request until the request has completed.
 pub(crate) struct SendRing<T: Send + 'static> {
     pub(super) ring: Ring<T>,
     /// Storage in which batches are built.
@@ -37,12 +37,12 @@ impl<T: Send + 'static> fmt::Debug for SendRing<T> {
     }
 }
 
-/// The number of consecutive unsignaled requests, and its limit.
+/// The number of consecutive unsignaled requests of a queue, and the limit of this number.
 ///
 /// At least one of the requests that fill the send queue must be signaled; otherwise no completion
-/// would ever make room. The queues of a queue pair divide the places of the send queue among
-/// themselves. A queue that is created later makes its first request signaled, because the other
-/// queues may already have left only one free place.
+/// would ever make room. Several queues of this crate can post to the same queue pair, and share
+/// the capacity of its send queue equally. A queue that is created later makes its first request
+/// signaled, because the other queues may already have left only one free place in the send queue.
 struct Signals {
     /// Number of unsignaled requests since the last signaled one.
     run: u32,
@@ -82,9 +82,10 @@ impl Signals {
         run < self.limit && self.queues == queue_pair.send_queues()
     }
 
-    /// Returns whether an unsignaled request must be made signaled, because the `run` unsignaled
-    /// requests before it reach the limit. The limit is this queue's share of the `capacity` of the
-    /// send queue, minus 1. Updates the limit if the number of queues that share has changed.
+    /// Returns whether the next request must be made signaled, because the number `run` of
+    /// unsignaled requests before it has reached the limit. The limit is this queue's share of the
+    /// `capacity` of the send queue, minus 1. Updates the limit if the number of queues that share
+    /// the send queue has changed.
     #[inline]
     fn is_due(&mut self, run: u32, queue_pair: &QueuePairHandle, capacity: usize) -> bool {
         let queues = queue_pair.send_queues();
@@ -142,16 +143,17 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Removes the oldest request in flight, which must exist. Returns its memory, or `None` for an
-    /// inline request. `outcome` is the reported outcome of the request that was posted `left`
-    /// requests later, and whose completion also completes this one; 0 means this request itself.
+    /// inline request. Called for a completion of this request or of a later request. `left` is the
+    /// number of requests from the removed request to the request with the completion; 0 means the
+    /// removed request itself. `outcome` is the outcome in the completion.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)
     }
 
-    /// Posts a request. On failure returns the error and the memory of the request. Inlined,
-    /// because most requests need only few checks; requests that need all checks are posted by
-    /// [`Self::post_any`].
+    /// Posts a request. On failure returns the error and the memory of the request. The function is
+    /// inlined, because most requests need only few checks. Requests that need all checks are
+    /// posted by [`Self::post_any`].
     #[inline(always)]
     pub(crate) fn post(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -168,9 +170,9 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Posts a request after few, inlined checks. On failure returns the memory, with the error
-    /// number of `ibv_post_send`, or with 0 if the request needs more checks and was therefore not
-    /// posted.
+    /// Posts a request after few, inlined checks. On failure returns an error number and the
+    /// memory. The number is the error number of `ibv_post_send`; 0 means that the request needs
+    /// more checks and was not posted.
     #[inline(always)]
     fn post_fast_path(&mut self, memory: T, description: &Description) -> Result<(), (i32, T)>
     where
@@ -287,8 +289,7 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Posts a request with inline data after few, inlined checks. On failure returns the error
-    /// number of `ibv_post_send`. The value 0 means that the request needs more checks and was not
-    /// posted.
+    /// number of `ibv_post_send`; 0 means that the request needs more checks and was not posted.
     #[inline(always)]
     fn post_fast_path_inline<D: InlineData>(
         &mut self,
@@ -369,8 +370,9 @@ impl<T: Send + 'static> SendRing<T> {
         self.sends_datagrams
     }
 
-    /// Returns `request`, signaled if it follows the maximum number of unsignaled requests. `run`
-    /// is the number of unsignaled requests before it.
+    /// Returns `request`, and makes the request signaled if the maximum number of consecutive
+    /// unsignaled requests is reached. `run` is the number of unsignaled requests directly before
+    /// `request`.
     #[inline]
     pub(super) fn signal<D>(&mut self, request: SendRequest<D>, run: u32) -> SendRequest<D> {
         if request.is_signaled() {
@@ -384,8 +386,7 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Returns the length of the current run of unsignaled requests: their number since the last
-    /// signaled request.
+    /// Returns the number of unsignaled requests since the last signaled request of this queue.
     #[inline]
     pub(super) fn run(&self) -> u32 {
         self.signals.run

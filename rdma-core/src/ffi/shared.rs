@@ -75,7 +75,7 @@ impl Shared {
         is_sole
     }
 
-    /// Returns whether nothing holds a claim (a right to read or write the memory) at this moment.
+    /// Returns whether no claim (right to read or write the memory) exists at this moment.
     pub(crate) fn is_unclaimed(&self) -> bool {
         self.claims.load(Ordering::Acquire) == 0
     }
@@ -98,8 +98,8 @@ impl Shared {
     }
 
     /// Returns the bytes of the memory for writing; `None` while a claim (a right to read or write
-    /// the memory) exists. The result borrows `owner` exclusively, so no claim can be created
-    /// meanwhile.
+    /// the memory) exists. The result borrows `owner` exclusively, so no claim can be created while
+    /// the borrow lasts.
     #[inline]
     pub(crate) fn bytes_mut(owner: &mut Arc<Self>) -> Option<&mut [u8]> {
         if owner.claims.load(Ordering::Acquire) != 0 {
@@ -127,8 +127,8 @@ impl Shared {
         })
     }
 
-    /// Converts a shared buffer's reference to the exclusive right to write to the memory (a write
-    /// claim). Returns the reference unchanged if a right to read or write already exists.
+    /// Converts a shared buffer's reference to a write claim, the exclusive right to write to the
+    /// memory. Returns the reference unchanged if any claim on the memory already exists.
     #[inline]
     pub(crate) fn into_claim(self: Arc<Self>) -> Result<Writing, Arc<Self>> {
         if Self::is_sole(&self) {
@@ -184,7 +184,7 @@ impl Writing {
     }
 
     /// Returns all bytes of the shared memory for writing. Does not return the [`Span`], because a
-    /// caller with rights to two memories could then swap their spans.
+    /// caller with two write claims could then swap the spans of two memories.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the only write claim is held; `&mut self` makes the borrow exclusive.

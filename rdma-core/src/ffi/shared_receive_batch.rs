@@ -111,9 +111,9 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         }
     }
 
-    /// Takes the memory of the receives that were not posted back out of their slots. `bad` is the
-    /// first of them; all receives after `bad` were not posted either. Returns the number of
-    /// receives that were posted.
+    /// Takes the memory of the receives that were not posted back out of their slots. The receives
+    /// that were not posted are `bad` and all receives after `bad`. Returns the number of receives
+    /// that were posted.
     #[cold]
     fn recall(&mut self, bad: *mut sys::ibv_recv_wr) -> usize {
         let count = self.staged.len();
@@ -131,7 +131,7 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
     }
 
     /// Ends the batch, and returns the memory of the receives that were not posted. Frees the slots
-    /// of all of them, even if the caller does not take all memory.
+    /// of all these receives, even if the caller does not take the memory of each.
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
         for (reserved, _) in &self.staged {

@@ -127,8 +127,8 @@ impl SharedReceiveQueueHandle {
         &self.domain
     }
 
-    /// Returns the id of the queue, which the device's events for this queue contain (as their
-    /// context value).
+    /// Returns the id of the queue. The id is the context value of the queue, by which the device's
+    /// events identify the queue.
     pub(crate) fn id(&self) -> SharedReceiveQueueId {
         SharedReceiveQueueId(self.id)
     }
@@ -302,9 +302,9 @@ struct Destruction {
 unsafe impl Send for Destruction {}
 
 impl Destruction {
-    /// Destroys the queue. If this thread is iterating over its completion queue, the destruction
-    /// is deferred until the iteration ends: the driver locks that queue to destroy this one, and
-    /// the iteration holds the lock.
+    /// Destroys the shared receive queue. If the calling thread is iterating over the completion
+    /// queue of this queue, defers the destruction until the iteration ends. The destruction needs
+    /// the driver's lock of that completion queue, and the iteration holds this lock.
     fn destroy(self) {
         let polled = self
             .completions
@@ -340,7 +340,7 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
     ///
     /// # Errors
     ///
-    /// The errors of the verbs that query the queue, which is destroyed on failure.
+    /// The errors of the verbs that query the queue. On failure the queue is destroyed.
     ///
     /// # Safety
     ///

@@ -11,8 +11,8 @@ use super::slot_table::{Reserved, SlotTable};
 use crate::error::Error;
 use crate::memory::Scatter;
 
-/// The receives of a shared receive queue that have not completed. Each uses a slot (a place in a
-/// fixed table) from posting to completion.
+/// The receives of a shared receive queue that have not completed. Each receive uses a slot (a
+/// place in a fixed table) from posting to completion.
 pub(crate) struct SharedReceiveSlots<T: Send + 'static> {
     handle: Arc<SharedReceiveQueueHandle>,
     table: SlotTable<T>,
@@ -31,7 +31,8 @@ impl<T: Send + 'static> fmt::Debug for SharedReceiveSlots<T> {
 }
 
 impl<T: Send + 'static> SharedReceiveSlots<T> {
-    /// Creates a table of `slots` slots (places for receives in flight), at most 2^16.
+    /// Creates a table with `slots` slots, but at most 2^16. Each slot is a place for one receive
+    /// in flight.
     pub(crate) fn new(handle: Arc<SharedReceiveQueueHandle>, slots: u32) -> Self {
         let elements = handle.elements();
         let limits = || Limits::of_shared_receives(elements, handle.domain().context());
@@ -55,8 +56,8 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         &self.table
     }
 
-    /// Returns the limits that the memory of a receive is checked against. Only the maximum number
-    /// of elements is set, because the other limits do not concern receives.
+    /// Returns the limits that the memory of a receive must meet. Only the maximum number of
+    /// elements is set, because the other limits do not concern receives.
     #[inline]
     pub(super) fn limits(&self) -> QueuePairSizes {
         QueuePairSizes {

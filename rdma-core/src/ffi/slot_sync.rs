@@ -32,7 +32,7 @@ mod choice {
         }
     }
 
-    /// The list of the free slots of a slot table, by their indexes.
+    /// The list of the indexes of all free slots of a slot table.
     #[derive(Debug)]
     pub(in crate::ffi) struct FreeList(ArrayQueue<u32>);
 

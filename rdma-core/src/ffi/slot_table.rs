@@ -18,8 +18,8 @@ const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 /// ids. The slot gives its requests only those ids of a block whose low bits are its own index.
 const USES_OF_BLOCK: u64 = 1 << (BLOCK_BITS - INDEX_BITS);
 
-/// The state of a slot that no request uses. The low bits of a slot's word are the state; the
-/// higher bits count how often the slot was used.
+/// The state of a slot that no request uses. The low bits of a slot's atomic word contain the state
+/// of the slot; the higher bits count how often the slot was used.
 const FREE: u64 = 0;
 const RESERVED: u64 = 1;
 const IN_FLIGHT: u64 = 2;
@@ -69,7 +69,7 @@ impl Reserved {
     }
 
     /// Returns a duplicate of this right to use the reserved slot. The caller must afterwards use
-    /// only one of the two.
+    /// only the original or only the duplicate.
     #[inline]
     pub(super) fn duplicate(&self) -> Self {
         Self { id: self.id }

@@ -15,8 +15,9 @@ use crate::error::{Error, Result};
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{KeepAlive, Outcome, SendRequest};
 
-/// A batch of requests that one thread builds in its own array of work requests. The memory of each
-/// request moves into the request's slot when the batch is posted.
+/// A batch of requests under construction, for a queue to which many threads post. One thread adds
+/// the requests and posts them in one call. The memory of each request moves into the request's
+/// slot (place in the table of requests in flight) when the batch is posted.
 pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
     slots: &'a Slots<T>,
     room: BatchStorage<W>,
@@ -37,8 +38,9 @@ struct Staged<T> {
 }
 
 impl<T> Staged<T> {
-    /// Returns the id of this request if it is unsignaled, so that the completion of a later
-    /// request must complete it as well. Returns 0 if it is signaled.
+    /// Returns the id of this request if the request is unsignaled, or 0 if the request is
+    /// signaled. An unsignaled request has no completion of its own, so the completion of a later
+    /// request must complete this request as well.
     #[inline]
     fn followed(&self) -> u64 {
         if self.is_signaled {
@@ -114,8 +116,9 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         count
     }
 
-    /// Takes the memory of the requests that were not posted (that at `bad`, and all after it) back
-    /// out of their slots. Returns the number of requests that were posted.
+    /// Takes the memory of the requests that were not posted back out of their slots. The requests
+    /// that were not posted are the request at `bad` and all later requests. Returns the number of
+    /// requests that were posted.
     #[cold]
     fn recall(&mut self, bad: *mut W) -> usize {
         let count = self.staged.len();
@@ -136,7 +139,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
     }
 
     /// Ends the batch, and returns the memory of the requests that were not posted. Frees the slots
-    /// of all of them, even if the caller does not take all memory.
+    /// of all these requests, even if the caller does not take the memory of each.
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
         for staged in &mut self.staged {
@@ -149,7 +152,8 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
 }
 
 impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
-    /// Adds a request in the reserved slot `slot` to the batch. On failure the slot is freed.
+    /// Adds `request`, which will use the reserved slot `slot`, to the batch. On failure frees the
+    /// slot, and returns the error and the memory of the request.
     #[inline]
     pub(crate) fn stage(
         &mut self,

@@ -36,8 +36,8 @@ impl fmt::Debug for Span {
 }
 
 impl Span {
-    /// Creates a span of a whole region. The region's handle is taken by value, so no other span of
-    /// it exists.
+    /// Creates a span of a whole memory region. The handle of the region is taken by value, so no
+    /// other span of the region exists.
     pub(crate) fn whole(region: RegionHandle) -> Self {
         let (start, len) = (region.memory().start(), region.memory().len());
         Self {
@@ -88,8 +88,9 @@ impl Span {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Returns the region if this span covers all of it, for example to deregister the region.
-    /// Otherwise returns the span.
+    /// Returns the memory region of this span, for example to deregister the region. Returns the
+    /// span unchanged if the span does not cover the whole region, or if the region has another
+    /// user.
     pub(crate) fn into_region(self) -> Result<RegionHandle, Self> {
         let Self { start, len, region } = self;
         let again = |region| Self { start, len, region };
@@ -99,7 +100,8 @@ impl Span {
         Arc::try_unwrap(region).map_err(again)
     }
 
-    /// Divides the span into `[0, at)` and `[at, len)`. `at` must be at most its length.
+    /// Divides the span into two spans: the bytes `[0, at)` and the bytes `[at, len)`. `at` must be
+    /// at most the length of this span.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         assert!(at <= self.len, "split at {at} of {} bytes", self.len);
         // SAFETY: `at` is inside the span or one past its end.
@@ -112,8 +114,8 @@ impl Span {
         (Self { len: at, ..self }, right)
     }
 
-    /// Joins this span with `right`, which must directly follow it in memory. Returns both
-    /// unchanged if they are not adjacent or belong to different regions.
+    /// Joins this span with the span `right`, which must begin where this span ends. Returns both
+    /// spans unchanged if they are not adjacent or belong to different regions.
     pub(crate) fn join(self, right: Self) -> Result<Self, (Self, Self)> {
         // SAFETY: the end of the span is inside its allocation or one past its end.
         let end = unsafe { self.start.add(self.len) };

@@ -14,17 +14,18 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::inbox::Inbox;
 
-/// Flag of [`Stash::state`]: the store contains polled completions for other threads, or a thread
-/// holds its lock to add or remove completions.
+/// Flag of [`Stash::state`], set while the stash contains polled completions for other threads, and
+/// while a thread holds the lock of the stash to add or remove completions.
 const FILLED: u64 = 1;
-/// Flag of [`Stash::state`]: the completion queue is an extended queue. `ibv_poll_cq`, which the
-/// fast code for polling calls, must not poll such a queue.
+/// Flag of [`Stash::state`], set if the completion queue is an extended queue. Such a queue must
+/// not be polled by `ibv_poll_cq`, which the fast path of polling calls.
 const SLOW: u64 = 2;
-/// Flag of [`Stash::state`]: at least one waiting thread has registered an [`Inbox`], so polled
-/// completions may belong to that thread.
+/// Flag of [`Stash::state`], set while at least one waiting thread has registered an [`Inbox`].
+/// Polled completions may then belong to that thread.
 const AWAITED: u64 = 4;
-/// Amount that each thread with a guard from [`Stash::sort`] adds to [`Stash::state`]. Such a
-/// thread polls the device, and passes on completions of other threads' requests.
+/// Amount that [`Stash::sort`] adds to [`Stash::state`] for each thread that holds its guard. Such
+/// a thread polls the device at the same time as other threads, and passes on the completions of
+/// other threads' requests.
 const SORTER: u64 = 1 << 3;
 const WAITER: u64 = 1 << 32;
 const SORTERS: u64 = WAITER - SORTER;
@@ -32,7 +33,8 @@ const SORTERS: u64 = WAITER - SORTER;
 /// Completions that one thread has polled and another thread must receive, stored in the order of
 /// polling or, if several threads poll at the same time, in the order of insertion.
 ///
-/// A poll reads one word of the stash, so a queue whose stash is never used has no other cost.
+/// Every poll of the completion queue reads one word of the stash. A stash that is never used has
+/// no other cost.
 #[derive(Debug)]
 pub(super) struct Stash<T> {
     state: AtomicU64,
@@ -53,8 +55,9 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Returns whether polling the device with `ibv_poll_cq` does not suffice: other threads have
-    /// stored completions here or may be about to do so, or the queue is an extended queue.
+    /// Returns `true` if polling the device with `ibv_poll_cq` is not sufficient: other threads
+    /// have stored completions in this stash or may be about to do so, or the completion queue is
+    /// an extended queue.
     ///
     /// Even if this function returns `false`, polled completions may belong to waiting threads: see
     /// [`Self::is_awaited`].
@@ -66,18 +69,19 @@ impl<T> Stash<T> {
         self.state.load(Ordering::Relaxed) & !AWAITED != 0
     }
 
-    /// Returns whether this store contains completions, or may do so soon because a thread holds
-    /// the guard from [`Self::open`].
+    /// Returns whether this stash contains completions, or may contain completions soon because a
+    /// thread holds the guard from [`Self::open`].
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.state.load(Ordering::Relaxed) & FILLED != 0
     }
 
-    /// Registers the [`Inbox`] of a waiting thread. Until the returned value is dropped, every
-    /// thread that polls a completion with an id of the inbox stores the completion there.
+    /// Registers the [`Inbox`] of a waiting thread. Every thread that polls a completion with an id
+    /// of the inbox then stores the completion in the inbox. Dropping the returned value ends the
+    /// registration.
     ///
-    /// Requests with these ids must be posted only after the registration, so that every thread
-    /// that polls their completions sees the inbox.
+    /// Requests with an id of the inbox must be posted only after the registration, so that every
+    /// thread that polls their completions sees the inbox.
     pub(super) fn register(&self, inbox: &Arc<Inbox<T>>) -> InboxRegistration<'_, T> {
         let mut awaited = self.awaited.lock();
         awaited.push(Arc::clone(inbox));
@@ -132,9 +136,9 @@ impl<T> Stash<T> {
         (before & !(SORTERS | AWAITED) == 0).then_some(sorting)
     }
 
-    /// Locks the stored completions, after all threads that hold a guard from [`Self::sort`] have
-    /// dropped it. Such threads may still add completions. While this thread waits, [`Self::sort`]
-    /// returns `None`, so the wait ends soon.
+    /// Waits until no thread holds a guard from [`Self::sort`], and then locks the stored
+    /// completions. A thread with such a guard may still add completions. While the calling thread
+    /// waits, [`Self::sort`] returns `None`, so the wait ends soon.
     pub(super) fn open_sorted(&self) -> OpenStash<'_, T> {
         /// Number of busy-wait iterations before the thread yields the processor. Most waits end
         /// earlier, because other threads hold their [`Sorting`] guards only for a short time.

@@ -38,7 +38,8 @@ impl fmt::Debug for UnmappedHandle {
 }
 
 impl UnmappedHandle {
-    /// Creates a null region: RDMA reads of it return zeroes, and the device discards writes to it.
+    /// Creates a null region. RDMA reads of the region return zeroes, and the device discards
+    /// writes to the region.
     pub(crate) fn null(domain: Arc<ProtectionDomainHandle>) -> Result<Self> {
         // SAFETY: the handle of the domain keeps it valid.
         let raw = unsafe { sys::ibv_alloc_null_mr(domain.as_raw()) };
@@ -80,8 +81,8 @@ impl UnmappedHandle {
         })
     }
 
-    /// Registers a range of the dma-buf (memory of another device) to which a file descriptor
-    /// refers.
+    /// Registers a range of a dma-buf (memory of another device), to which the file descriptor
+    /// `buffer` refers. `first` is the address that requests use for the first byte.
     pub(crate) fn of_buffer(
         domain: Arc<ProtectionDomainHandle>,
         buffer: BorrowedFd<'_>,
@@ -112,8 +113,9 @@ impl UnmappedHandle {
         })
     }
 
-    /// Takes ownership of a region. `first`, `len` and `access` must be the address, length and
-    /// access flags of `raw`.
+    /// Takes ownership of the memory region `raw`. `first`, `len` and `access` must be the address
+    /// that requests use for the first byte, the length and the access flags of the region. `keep`,
+    /// the owner of the memory, is dropped after the deregistration.
     pub(super) fn adopt(
         raw: RawRegion,
         (first, len): (u64, u64),

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// The posted unsignaled requests of a queue that no signaled request has followed yet.
+/// The posted unsignaled requests of a queue that no signaled request has followed yet. An
+/// unsignaled request has no completion of its own.
 ///
 /// Unsignaled requests form chains: the slot of each request contains the id of the request before
 /// it. A signaled request takes over a whole chain: because it was posted later, its completion
@@ -29,9 +30,9 @@ struct ChainEnds {
 }
 
 impl UnsignaledChains {
-    /// Creates an empty list of posted unsignaled requests. `is_alone` means that no other queue
-    /// posts to the queue pair. Otherwise the first request becomes signaled, because requests of
-    /// other queues may have filled the send queue almost completely.
+    /// Creates an empty list of posted unsignaled requests. `is_alone` states that no other queue
+    /// posts to the queue pair. If `is_alone` is `false`, the first request becomes signaled,
+    /// because requests of other queues may have filled the send queue almost completely.
     pub(super) fn new(is_alone: bool) -> Self {
         let run = if is_alone { 0 } else { u32::MAX };
         Self {
@@ -43,8 +44,9 @@ impl UnsignaledChains {
         }
     }
 
-    /// Begins posting a signaled request. If a chain of unsignaled requests exists, this request
-    /// takes it over: its completion will also complete the requests of the chain.
+    /// Begins posting a signaled request. If a chain of earlier unsignaled requests exists, the
+    /// signaled request takes over the chain: the completion of the signaled request will also
+    /// complete the requests of the chain.
     #[inline]
     pub(super) fn chain_signaled(&self) -> ChainedRequest<'_> {
         ChainedRequest {
@@ -71,8 +73,9 @@ impl UnsignaledChains {
         }
     }
 
-    /// Removes a chain of unsignaled requests, which the completion of a signaled request will also
-    /// complete. Returns the id of the last request in the chain; 0 if there is no chain.
+    /// Removes a chain of unsignaled requests, so that a signaled request can take over the chain:
+    /// its completion will also complete the chain. Returns the id of the last request in the
+    /// chain; 0 if there is no chain.
     #[inline]
     pub(super) fn take(&self) -> u64 {
         // Relaxed: a chain that is not visible yet is taken by the next request.
@@ -91,10 +94,10 @@ impl UnsignaledChains {
         id.unwrap_or(0)
     }
 
-    /// Adds a chain of posted unsignaled requests, so that a later signaled request completes them.
-    /// Called if the request that had taken over the chain was not posted, or if only unsignaled
-    /// requests at the beginning of a batch were posted. `id` is the id of the last request of the
-    /// chain. The next request becomes signaled, because the chain may already have the maximum
+    /// Adds a chain of posted unsignaled requests, so that a later signaled request completes the
+    /// chain. `id` is the id of the last request of the chain. Called if the request that had taken
+    /// over the chain was not posted, or if only unsignaled requests at the beginning of a batch
+    /// were posted. Makes the next request signaled, because the chain may already have the maximum
     /// length.
     #[cold]
     pub(super) fn leave(&self, id: u64) {

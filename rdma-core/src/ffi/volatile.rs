@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use super::access::{copy_in, copy_out};
 use super::span::Span;
 
-/// An owned range of registered memory that the program accesses only by atomic operations. While
-/// this value exists, no Rust reference to the bytes exists, because peers or the device may change
-/// them at any time, which would be undefined behavior for bytes behind a reference.
+/// An owned range of registered memory that the program accesses only by atomic operations. Peers
+/// or the device may change the bytes at any time, which would be undefined behavior for bytes
+/// behind a Rust reference. Therefore no Rust reference to the bytes exists while this value
+/// exists.
 #[derive(Debug)]
 pub(crate) struct Volatile {
     span: Span,
@@ -21,7 +22,7 @@ impl Volatile {
     }
 
     /// Returns the range of registered memory, whose bytes can then be borrowed again. The caller
-    /// must know that no peer or device writes to them any more.
+    /// must ensure that no peer or device writes to the bytes any more.
     pub(super) fn into_span(self) -> Span {
         self.span
     }

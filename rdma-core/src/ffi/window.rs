@@ -65,14 +65,14 @@ impl WindowHandle {
         &self.domain
     }
 
-    /// Returns the key of the window that libibverbs has recorded in the `ibv_mw`; 0 after
+    /// Returns the remote key of the window, which libibverbs has recorded in the `ibv_mw`; 0 after
     /// [`Self::end`].
     pub(super) fn key(&self) -> u32 {
         // SAFETY: the window exists until `end` clears `raw`.
         self.raw.map_or(0, |raw| unsafe { raw.as_ref().rkey })
     }
 
-    /// Writes the key that the device uses for the window into the `ibv_mw`.
+    /// Writes `key`, the remote key that the device uses for the window, into the `ibv_mw`.
     ///
     /// # Safety
     ///
@@ -84,8 +84,8 @@ impl WindowHandle {
         }
     }
 
-    /// Moves the window into a new handle, and leaves this handle empty, so that dropping it frees
-    /// nothing.
+    /// Moves the window into a new handle, and leaves this handle empty. Dropping the empty handle
+    /// frees nothing.
     pub(super) fn take(&mut self) -> Self {
         Self {
             raw: self.raw.take(),

@@ -5,10 +5,10 @@ use std::fmt;
 use ibverbs_sys::ibv_access_flags;
 
 bitflags::bitflags! {
-    /// The operations that a device may perform on registered memory, for this process and for
-    /// peers (`ibv_access_flags`).
+    /// Flags for the operations that the local device and peers (remote processes) may perform on
+    /// registered memory or through a memory window (`ibv_access_flags`).
     ///
-    /// Local reads are always allowed.
+    /// The local device may always read the memory; no flag is needed.
     #[doc(alias = "ibv_access_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct AccessFlags: u32 {
@@ -21,23 +21,23 @@ bitflags::bitflags! {
         const REMOTE_READ = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
         /// Peers may execute atomic operations on the memory. Requires [`Self::LOCAL_WRITE`].
         const REMOTE_ATOMIC = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
-        /// Memory windows may be bound to parts of the region. (A bound window grants access to
-        /// peers.)
+        /// Memory windows may be bound to the region. A memory window is a remote key that grants
+        /// peers access to a part of a region.
         #[doc(alias = "IBV_ACCESS_MW_BIND")]
         const WINDOW_BIND = ibv_access_flags::IBV_ACCESS_MW_BIND.0;
         /// The first byte of the region or window has the address 0 in requests.
         ///
-        /// Not every device supports the flag for regions. The crate therefore registers a region
-        /// with this flag at the explicit address 0, for which the memory must begin at the start
-        /// of a page.
+        /// Not every device supports this flag for regions. The crate therefore registers such a
+        /// region at the explicit address 0 instead of passing the flag to the device. The memory
+        /// must then begin at the start of a page.
         const ZERO_BASED = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
-        /// The pages of the region are not pinned: the device faults a page in when it accesses the
-        /// page.
+        /// The pages of the region are not pinned in memory. When the device accesses an absent
+        /// page, a page fault loads the page (on-demand paging).
         ///
-        /// The operations that a device supports on such memory are reported by
-        /// [`on_demand_paging`](crate::device::ExtendedDeviceAttributes::on_demand_paging).
+        /// [`on_demand_paging`](crate::device::ExtendedDeviceAttributes::on_demand_paging) returns
+        /// the operations that a device supports on such memory.
         const ON_DEMAND = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
-        /// The whole region consists of huge pages. Meaningful only together with
+        /// The whole region consists of huge pages. The flag has an effect only together with
         /// [`Self::ON_DEMAND`].
         const HUGETLB = ibv_access_flags::IBV_ACCESS_HUGETLB.0;
         /// The device's writes to the memory may become visible in an order other than the order in
@@ -49,10 +49,12 @@ bitflags::bitflags! {
         /// proves that the data has arrived. Devices that cannot reorder writes ignore the flag; a
         /// program cannot query whether a device reorders.
         const RELAXED_ORDERING = ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
-        /// Peers may post flush operations, which complete when the peer's earlier writes are
-        /// visible to all other readers of the memory (the processor and other devices).
+        /// Peers may execute flush operations that make RDMA writes visible. Such a flush completes
+        /// when the earlier writes of the same peer are visible to the processor and to all other
+        /// devices.
         const FLUSH_GLOBAL = 1 << 8;
-        /// Peers may request, by a flush operation, that their writes become persistent.
+        /// Peers may execute flush operations that make RDMA writes persistent. Such a flush
+        /// completes when the earlier writes of the same peer are in persistent memory.
         const FLUSH_PERSISTENT = 1 << 9;
 
         const _ = !0;
@@ -60,7 +62,7 @@ bitflags::bitflags! {
 }
 
 impl AccessFlags {
-    /// All remote rights of a peer: RDMA write, RDMA read and atomics.
+    /// The union of the flags that let peers access the memory: RDMA write, RDMA read and atomics.
     pub const REMOTE: Self = Self::REMOTE_WRITE
         .union(Self::REMOTE_READ)
         .union(Self::REMOTE_ATOMIC);

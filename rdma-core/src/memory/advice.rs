@@ -7,8 +7,9 @@ use super::{Buffer, ExposedMemory};
 use crate::error::Result;
 use crate::ffi::advise;
 
-/// The access for which pages of an [on-demand](super::AccessFlags::ON_DEMAND) region are
-/// prefetched.
+/// The kind of access for which [`Buffer::prefetch`] prepares pages of an
+/// [on-demand](super::AccessFlags::ON_DEMAND) region. The pages of such a region are not pinned in
+/// memory.
 #[doc(alias = "ibv_advise_mr_advice")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -25,7 +26,7 @@ pub enum Prefetch {
 }
 
 impl Buffer {
-    /// Prefetches the pages of `range`, a range of this on-demand buffer, into the device's
+    /// Prefetches the pages of `range`, a byte range of this on-demand buffer, into the device's
     /// translation tables, and waits until the pages are present. The prefetch is only advice: the
     /// kernel may evict the pages again.
     ///
@@ -45,8 +46,9 @@ impl Buffer {
 }
 
 impl ExposedMemory {
-    /// Prefetches the pages of `range`, like [`Buffer::prefetch`], into the translation tables for
-    /// the accesses of peers.
+    /// Prefetches the pages of `range`, a byte range of this on-demand memory, into the device's
+    /// translation tables for accesses by peers. Waits until the pages are present, like
+    /// [`Buffer::prefetch`].
     ///
     /// # Errors
     ///

@@ -5,8 +5,8 @@ use super::gather::{Elements, Gather, Scatter, sealed};
 use crate::error::{Error, Result};
 use crate::protection_domain::ProtectionDomain;
 
-/// Eight bytes of registered memory for the result of a compare-and-swap or a fetch-and-add: the
-/// value that was in the peer's memory before the operation.
+/// Eight bytes of registered memory for the result of a compare-and-swap or a fetch-and-add. The
+/// result is the value that was in the peer's memory before the operation.
 ///
 /// An `AtomicResult` is `Send` and `Sync`, like a [`Buffer`].
 ///
@@ -49,8 +49,8 @@ impl AtomicResult {
         domain.allocate(Self::SIZE).map(Self)
     }
 
-    /// Returns the value that was at the peer's address before the operation. The value is valid
-    /// once the operation has completed.
+    /// Returns the value that was in the peer's memory before the atomic operation. The returned
+    /// value is valid once the atomic operation has completed.
     #[inline]
     pub fn value(&self) -> u64 {
         self.0
@@ -67,7 +67,8 @@ impl AtomicResult {
 impl TryFrom<Buffer> for AtomicResult {
     type Error = Error;
 
-    /// Converts a buffer of exactly eight bytes to memory for a result. Fails for any other size.
+    /// Converts a buffer of exactly eight bytes to memory for the result of one atomic operation.
+    /// Returns an error for a buffer of any other size.
     fn try_from(buffer: Buffer) -> Result<Self> {
         if buffer.len() != Self::SIZE {
             let reason = format!("{} bytes, and an atomic brings 8", buffer.len());

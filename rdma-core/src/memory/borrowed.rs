@@ -3,9 +3,9 @@
 use super::gather::{Gather, Part, sealed};
 use super::{BufferSlice, BufferSliceMut};
 
-/// Memory that a request can borrow: [`BufferSlice`], [`BufferSliceMut`], references, and tuples
-/// and arrays of these types. Requests of a [`Scope`](crate::Scope) use such memory, because such
-/// requests complete before the borrow ends. The trait is sealed: other crates cannot implement it.
+/// Memory that a request of a [`Scope`](crate::Scope) can borrow: [`BufferSlice`],
+/// [`BufferSliceMut`], references, and tuples and arrays of these types. The requests of a scope
+/// complete before the borrow ends. The trait is sealed: other crates cannot implement it.
 ///
 /// Owned memory does not implement the trait:
 ///

@@ -79,11 +79,13 @@ impl Buffer {
         (Self { span: left }, Self { span: right })
     }
 
-    /// Joins this buffer and `right`, the adjacent buffer, into one buffer.
+    /// Joins this buffer and `right` into one buffer. `right` must begin where this buffer ends,
+    /// and must belong to the same registration.
     ///
     /// # Errors
     ///
-    /// Returns both buffers, if they are not adjacent parts of one registration.
+    /// Returns both buffers if `right` does not directly follow this buffer in the same
+    /// registration.
     pub fn join(self, right: Self) -> Result<Self, (Self, Self)> {
         match self.span.join(right.span) {
             Ok(span) => Ok(Self { span }),
@@ -91,8 +93,8 @@ impl Buffer {
         }
     }
 
-    /// Makes the buffer read-only and shareable, so that any number of requests can send from it at
-    /// once.
+    /// Converts the buffer to a read-only buffer. Any number of requests can send from clones of
+    /// the read-only buffer at the same time.
     pub fn freeze(self) -> FrozenBuffer {
         let range = 0..self.len();
         FrozenBuffer {
@@ -104,19 +106,21 @@ impl Buffer {
     /// Grants peers RDMA access to the memory of this buffer, with the rights in `access`. The
     /// grant ends when the returned value is revoked or dropped.
     ///
-    /// The grant is a separate registration, whose remote key covers only the bytes of this buffer.
+    /// For the grant, the crate registers the memory of this buffer a second time. The remote key
+    /// of the second registration covers only the bytes of this buffer.
     ///
     /// # Errors
     ///
-    /// Returns the buffer and the reason why it could not be registered.
+    /// Returns the buffer, with the error of the second registration, for example
+    /// [`Error::InvalidArgument`] for an empty buffer.
     #[doc(alias = "ibv_reg_mr")]
     pub fn expose(self, access: AccessFlags) -> Result<ExposedMemory, Refused<Self>> {
         self.grant(access, None)
     }
 
-    /// Grants peers RDMA access to the memory of this buffer, like [`Self::expose`], but peers use
-    /// `address` for the first byte. `address` must have the same offset within a page as the
-    /// memory.
+    /// Grants peers RDMA access to the memory of this buffer, and sets the address that peers use
+    /// for the first byte to `address`. Otherwise this method works like [`Self::expose`].
+    /// `address` must have the same offset within a page as the memory.
     ///
     /// # Errors
     ///
@@ -248,8 +252,8 @@ impl FrozenBuffer {
     ///
     /// # Errors
     ///
-    /// Returns the frozen buffer, if other clones or parts exist or if the memory was registered as
-    /// [read-only](crate::ProtectionDomain::register_shared).
+    /// Returns the frozen buffer if other clones or parts of it exist, or if the memory was
+    /// registered as [read-only](crate::ProtectionDomain::register_shared).
     pub fn thaw(self) -> Result<Buffer, Self> {
         if !self.buffer.span.region().memory().is_writable() {
             return Err(self);
@@ -257,9 +261,9 @@ impl FrozenBuffer {
         self.into_inner()
     }
 
-    /// Returns the underlying buffer if no other clone or part exists, else this value. The caller
-    /// must not write to a buffer that was registered as read-only memory: this function does not
-    /// check that.
+    /// Returns the underlying [`Buffer`] if no other clone or part of this frozen buffer exists.
+    /// Otherwise returns the frozen buffer unchanged. This function does not check whether the
+    /// memory was registered as read-only memory; the caller must not write to such memory.
     pub(super) fn into_inner(self) -> Result<Buffer, Self> {
         let range = self.range;
         Arc::try_unwrap(self.buffer).map_err(|buffer| Self { buffer, range })
@@ -296,8 +300,8 @@ impl Gather for FrozenBuffer {
     }
 }
 
-/// Converts `range` to a start and an end. Returns an error if the range is not inside of `len`
-/// bytes.
+/// Converts `range`, which may be any Rust range type, to a start and an exclusive end. Returns an
+/// error if the range does not lie inside `0..len`.
 pub(crate) fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::ffi::{Backing, Span};
 use crate::refused::Refused;
 
-/// Memory that has been deregistered, together with its owner, from [`Buffer::detach`].
-/// [`Registration::attach`](super::Registration::attach) registers it again.
+/// Memory that [`Buffer::detach`] has deregistered, together with the value that owns the memory.
+/// [`Registration::attach`](super::Registration::attach) registers the memory again.
 pub struct DetachedMemory {
     backing: Backing,
 }
@@ -41,12 +41,13 @@ impl DetachedMemory {
         self.backing.len() == 0
     }
 
-    /// Returns the owner of the memory, if its type is `O`. The owner is the value that the program
-    /// registered, or a [`HostMemory`](super::HostMemory) if this crate allocated the memory.
+    /// Returns the value that owns the memory, if the value has the type `O`. The owner is the
+    /// value that the program registered, or a [`HostMemory`](super::HostMemory) if this crate
+    /// allocated the memory.
     ///
     /// # Errors
     ///
-    /// Returns the memory, if its owner is of another type.
+    /// Returns the detached memory unchanged if the owner has another type.
     pub fn into_owner<O: 'static>(self) -> Result<O, Self> {
         self.backing.into_owner().map_err(Self::new)
     }
@@ -86,8 +87,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// Returns the buffer, with [`Error::InvalidArgument`] if the owner is of another type, or with
-    /// an error of [`Self::detach`].
+    /// Returns the buffer, with [`Error::InvalidArgument`] if the owner does not have the type `O`,
+    /// or with an error of [`Self::detach`].
     #[doc(alias = "ibv_dereg_mr")]
     pub fn into_owner<O: 'static>(self) -> Result<O, Refused<Self>> {
         if !self.span().region().memory().is_owned_by::<O>() {
@@ -102,7 +103,7 @@ impl Buffer {
 
 impl FrozenBuffer {
     /// Deregisters the memory of this buffer, and returns its owner: the value that the program
-    /// registered.
+    /// registered, or a [`HostMemory`](super::HostMemory) if this crate allocated the memory.
     ///
     /// # Errors
     ///

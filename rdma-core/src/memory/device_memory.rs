@@ -7,8 +7,8 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ffi::DeviceMemoryHandle;
 
-/// Memory that is located on the device (`ibv_dm`). Devices have little memory of this kind, and
-/// access it faster than host memory. Clones refer to the same memory.
+/// Memory that is located on the RDMA device instead of in the host (`ibv_dm`). A device accesses
+/// such memory faster than host memory, but has little of it. Clones refer to the same memory.
 ///
 /// This process accesses the memory only by copies. Requests and peers can use the memory after the
 /// program has registered it: see
@@ -22,8 +22,9 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Alignment in bytes that suits [`Self::write_at`] and [`Self::read_at`] on all known devices:
-    /// a device can copy only whole words of this length or less. No verb reports the length.
+    /// Alignment in bytes, for the offset and the length of a copy, that [`Self::write_at`] and
+    /// [`Self::read_at`] accept on all known devices. Known devices copy only whole words of at
+    /// most this length. No verb reports the word length of a device.
     pub const WORD: usize = 4;
 
     pub(crate) fn of(handle: DeviceMemoryHandle) -> Self {
@@ -52,7 +53,7 @@ impl DeviceMemory {
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if the range is not inside of the memory, and the error of
-    /// `ibv_memcpy_to_dm`: `EINVAL` for copies of parts of words.
+    /// `ibv_memcpy_to_dm`: `EINVAL` if the copy does not consist of whole words.
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
         resolve(offset..offset.saturating_add(from.len()), self.len())?;
@@ -66,7 +67,7 @@ impl DeviceMemory {
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if the range is not inside of the memory, and the error of
-    /// `ibv_memcpy_from_dm`: `EINVAL` for copies of parts of words.
+    /// `ibv_memcpy_from_dm`: `EINVAL` if the copy does not consist of whole words.
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         resolve(offset..offset.saturating_add(to.len()), self.len())?;

@@ -10,10 +10,11 @@ use crate::error::{Error, Result};
 use crate::ffi::{Exposed, LocalKey, RegionHandle, RegistrationParameters};
 use crate::refused::Refused;
 
-/// Memory, or a part of it, that peers can access by RDMA as long as this value or a clone exists.
+/// Registered memory that peers can access by RDMA as long as this value, a clone or a part of it
+/// exists.
 ///
-/// A peer may write at any moment, so the memory is never exposed as a slice: a program reads and
-/// writes it by copies and atomics, which are methods of [`VolatileSlice`] (see
+/// A peer may write at any moment, so the memory is never exposed as a slice. This process reads
+/// and writes the memory by copies and atomics, which are methods of [`VolatileSlice`] (see
 /// [`Self::volatile`]). Clones and parts share the memory. Any number of requests of this process
 /// can use the memory as their local memory at the same time.
 ///
@@ -94,7 +95,8 @@ impl ExposedMemory {
         })
     }
 
-    /// Returns a view of the bytes, for reading and writing by copies and atomics.
+    /// Returns a view of the memory, through which this process reads and writes the bytes by
+    /// copies and atomics.
     #[inline]
     pub fn volatile(&self) -> VolatileSlice<'_> {
         VolatileSlice::new(self.exposed.memory(), self.range.clone())
@@ -118,7 +120,7 @@ impl ExposedMemory {
         self.volatile().write_at(offset, from)
     }
 
-    /// Reads the byte at `offset`: see [`VolatileSlice::load_u8`].
+    /// Reads the byte at `offset` with acquire ordering, like [`VolatileSlice::load_u8`].
     ///
     /// # Errors
     ///
@@ -128,7 +130,7 @@ impl ExposedMemory {
         self.volatile().load_u8(offset)
     }
 
-    /// Writes the byte at `offset`: see [`VolatileSlice::store_u8`].
+    /// Writes the byte at `offset` with release ordering, like [`VolatileSlice::store_u8`].
     ///
     /// # Errors
     ///
@@ -138,7 +140,8 @@ impl ExposedMemory {
         self.volatile().store_u8(offset, value)
     }
 
-    /// Reads the four bytes at `offset` as one atomic access: see [`VolatileSlice::load_u32`].
+    /// Reads the four bytes at `offset` in one atomic access with acquire ordering, like
+    /// [`VolatileSlice::load_u32`].
     ///
     /// # Errors
     ///
@@ -148,7 +151,8 @@ impl ExposedMemory {
         self.volatile().load_u32(offset)
     }
 
-    /// Writes the four bytes at `offset` as one atomic access: see [`VolatileSlice::store_u32`].
+    /// Writes the four bytes at `offset` in one atomic access with release ordering, like
+    /// [`VolatileSlice::store_u32`].
     ///
     /// # Errors
     ///
@@ -158,7 +162,8 @@ impl ExposedMemory {
         self.volatile().store_u32(offset, value)
     }
 
-    /// Reads the eight bytes at `offset` as one atomic access: see [`VolatileSlice::load_u64`].
+    /// Reads the eight bytes at `offset` in one atomic access with acquire ordering, like
+    /// [`VolatileSlice::load_u64`].
     ///
     /// # Errors
     ///
@@ -168,7 +173,8 @@ impl ExposedMemory {
         self.volatile().load_u64(offset)
     }
 
-    /// Writes the eight bytes at `offset` as one atomic access: see [`VolatileSlice::store_u64`].
+    /// Writes the eight bytes at `offset` in one atomic access with release ordering, like
+    /// [`VolatileSlice::store_u64`].
     ///
     /// # Errors
     ///
@@ -178,9 +184,9 @@ impl ExposedMemory {
         self.volatile().store_u64(offset, value)
     }
 
-    /// Registers the memory again, and grants peers access by the key of this registration. Each
-    /// peer can therefore have its own key for the memory, which is revoked independently of the
-    /// other keys.
+    /// Grants peers additional access to the memory, with the rights in `access`, by a new
+    /// registration that has its own remote key. Revoking the new key does not affect other keys of
+    /// the memory, so each peer can have its own key.
     ///
     /// ```
     /// # use rdma_core::{AccessFlags, Context};
@@ -195,7 +201,7 @@ impl ExposedMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for memory without bytes, and the error of `ibv_reg_mr`.
+    /// [`Error::InvalidArgument`] for memory of 0 bytes, and the error of `ibv_reg_mr`.
     #[doc(alias = "ibv_reg_mr")]
     pub fn grant(&self, access: AccessFlags) -> Result<ExposedGrant> {
         if self.is_empty() {
@@ -224,7 +230,7 @@ impl ExposedMemory {
     /// # Errors
     ///
     /// Returns the memory, with [`Error::InUse`] if clones or parts of it exist or are in flight,
-    /// or with the error of the deregistration. The memory is then still exposed.
+    /// or with the error of the deregistration. Peers then still have access to the memory.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn revoke(self) -> Result<Buffer, Refused<Self>> {
         let Self {
@@ -250,9 +256,9 @@ impl ExposedMemory {
     }
 }
 
-/// An additional grant of access to [`ExposedMemory`], created by [`ExposedMemory::grant`]. Access
-/// by the key of this grant ends when the program calls [`Self::revoke`] or drops the value; access
-/// by other keys continues.
+/// An additional grant of access to [`ExposedMemory`], created by [`ExposedMemory::grant`]. Each
+/// grant has its own remote key. Access by this key ends when the program calls [`Self::revoke`] or
+/// drops the value; access by other keys continues.
 #[derive(Debug)]
 pub struct ExposedGrant {
     /// Declared before `memory`, so that the access ends before the memory can be used again.
@@ -272,8 +278,8 @@ impl ExposedGrant {
         }
     }
 
-    /// Ends the peers' access by the key of this value at the device. Access by other keys
-    /// continues.
+    /// Ends the access of peers by the remote key of this grant: deregisters the key's registration
+    /// at the device. Access by other keys of the memory continues.
     ///
     /// # Errors
     ///

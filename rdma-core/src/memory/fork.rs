@@ -22,12 +22,13 @@ pub enum ForkStatus {
     Unknown(u32),
 }
 
-/// Prepares the process for forking while memory is registered (`ibv_fork_init(3)`). The program
-/// must call this function before it registers any memory. Every later registration costs a system
-/// call, unless the kernel needs no preparation.
+/// Prepares the process for calls of `fork` while memory is registered (`ibv_fork_init(3)`). The
+/// program must call this function before it registers any memory. Every later registration costs
+/// an additional system call, unless the kernel needs no preparation.
 ///
-/// The preparation protects only the parent process of a fork. A child must not use devices that
-/// its parent opened, except to call `exec`: see the [module](crate::memory).
+/// The preparation protects only the parent process of a fork. A child process must not use devices
+/// that its parent opened. The child may only call `exec` or `_exit`: see the
+/// [module](crate::memory).
 ///
 /// # Errors
 ///

@@ -9,13 +9,13 @@ use crate::ffi::ElementList;
 pub(crate) mod sealed {
     use crate::ffi::LocalKey;
 
-    /// A private supertrait that seals [`super::Gather`]. A wrong implementation of `Gather` could
-    /// name memory of other owners, to which a device would then write the result of a read or a
-    /// receive.
+    /// A private supertrait of [`super::Gather`], so that other crates cannot implement `Gather`. A
+    /// wrong implementation could name memory of another owner. A device could then write the
+    /// result of a read or a receive to that memory.
     pub trait Sealed {}
 
-    /// Memory that is one contiguous range of a registration, and so needs only one scatter/gather
-    /// element.
+    /// Memory that lies in one contiguous range of a registration. A request describes such memory
+    /// by one scatter/gather element (`ibv_sge`).
     pub trait Contiguous: Sealed {
         /// Returns the address that requests use for the first byte of this memory.
         fn address(&self) -> u64;
@@ -23,15 +23,16 @@ pub(crate) mod sealed {
         fn size(&self) -> usize;
         /// Returns the local key of the registration that contains the memory.
         fn lkey(&self) -> LocalKey;
-        /// Returns whether [`Self::address`] is an address in this process, so that the bytes can
-        /// be copied as inline data.
+        /// Returns whether [`Self::address`] is also the address of the memory in this process.
+        /// Only then can the crate copy the bytes as inline data.
         fn is_mapped(&self) -> bool;
     }
 }
 
 use sealed::{Contiguous, Sealed};
 
-/// A scatter/gather list that is being built for a request.
+/// The scatter/gather list of a request that the crate is building. Each element of the list
+/// contains the address, the length and the local key of one memory range.
 pub struct Elements<'a>(&'a mut ElementList);
 
 impl fmt::Debug for Elements<'_> {
@@ -54,15 +55,15 @@ impl<'a> Elements<'a> {
         self.0.push(memory.address(), memory.size(), memory.lkey());
     }
 
-    /// Records that the device must not write to the memory in this list, so that a request that
-    /// writes is refused.
+    /// Records that the device must not write to the memory in this list. Posting a request that
+    /// writes to the memory then fails.
     #[inline]
     pub(crate) fn forbid_writing(&mut self) {
         self.0.forbid_writing();
     }
 
-    /// Appends the bytes of an inline request. Posting the request copies them, which must happen
-    /// before the borrow ends.
+    /// Appends `bytes` as the data of an inline request. The caller must post the request before
+    /// the borrow of `bytes` ends, because posting copies the bytes.
     #[inline]
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         self.0
@@ -86,7 +87,8 @@ impl<'a> Elements<'a> {
 ///
 /// A tuple or an array of such memory gathers several ranges into one message; `()` is an empty
 /// message. A queue keeps the memory until the request completes, so a queue accepts only `'static`
-/// memory. In a [`Scope`](crate::Scope) the memory may be borrowed. The trait is sealed.
+/// memory. A request of a [`Scope`](crate::Scope) may use borrowed memory. The trait is sealed:
+/// other crates cannot implement it.
 #[doc(alias = "ibv_sge")]
 pub trait Gather: Sealed + Send {
     /// Appends the scatter/gather elements of the memory to `elements`.
@@ -94,7 +96,7 @@ pub trait Gather: Sealed + Send {
 }
 
 /// Memory to which a device may write for a request: the destination of a receive, of an RDMA read
-/// or of an atomic operation. Like [`Gather`], the trait is sealed.
+/// or of an atomic operation. The trait is sealed: other crates cannot implement it.
 #[doc(alias = "ibv_sge")]
 pub trait Scatter: Gather {
     /// Appends the scatter/gather elements of the memory to `elements`.
@@ -108,8 +110,8 @@ pub trait Scatter: Gather {
     }
 }
 
-/// Memory of which a request uses only the bytes in a range. The program gets the whole memory back
-/// when the request completes.
+/// Memory together with a byte range, for a request that uses only the bytes in the range. The
+/// program gets the whole memory back when the request completes.
 #[derive(Debug)]
 pub struct Part<M> {
     memory: M,
@@ -137,7 +139,7 @@ impl<M> Part<M> {
         self.memory
     }
 
-    /// Returns the range of bytes, counted from the start of the whole memory, that a request uses.
+    /// Returns the byte range that a request uses, as offsets from the start of the whole memory.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
@@ -172,8 +174,8 @@ impl<M: Contiguous + Scatter> Scatter for Part<M> {}
 
 impl<M: Sealed + ?Sized> Sealed for &M {}
 
-/// A reference to memory is also memory for a request: borrowed in a scope, or `'static` in a
-/// queue.
+/// A reference to memory can also be the memory of a request. A request of a scope accepts any
+/// reference, and a request of a queue accepts only a `'static` reference.
 impl<M: Gather + Sync + ?Sized> Gather for &M {
     #[inline]
     fn gather(&self, elements: &mut Elements<'_>) {

@@ -51,7 +51,7 @@ impl fmt::Debug for HostMemory {
     }
 }
 
-/// The kind of pages that back a piece of memory.
+/// The kind of memory pages in which the bytes of a [`HostMemory`] lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pages {
@@ -66,19 +66,20 @@ pub enum Pages {
     Huge(usize),
 }
 
-/// The program's choice whether new memory is allocated in huge pages, which devices can translate
-/// with fewer table entries.
+/// The setting of [`HostMemoryBuilder::huge_pages`]: whether new memory is allocated in huge pages.
+/// A device needs fewer address-translation entries for huge pages than for ordinary pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HugePages {
     /// Ordinary pages only.
     #[default]
     No,
-    /// Huge pages of the pool that the administrator reserved if available, else transparent huge
-    /// pages, else ordinary pages. [`HostMemory::pages`] returns the kind of pages in use, and
-    /// [`HostMemory::fallback`] the reason why reserved huge pages are not used.
+    /// Huge pages of the pool that the administrator reserved, if available. Otherwise transparent
+    /// huge pages, or else ordinary pages. [`HostMemory::pages`] returns the kind of pages in use.
+    /// [`HostMemory::fallback`] returns the reason why reserved huge pages are not used.
     Prefer,
-    /// Huge pages of the pool that the administrator reserved. Without them the allocation fails.
+    /// Huge pages of the pool that the administrator reserved. The allocation fails if such pages
+    /// are not available.
     Require,
 }
 
@@ -128,13 +129,14 @@ impl HostMemory {
         &self.allocation
     }
 
-    /// Returns the kind of pages that the memory lies in.
+    /// Returns the kind of pages in which the bytes of this memory lie.
     pub fn pages(&self) -> Pages {
         self.pages
     }
 
-    /// Returns the reason why the memory is not in huge pages of the reserved pool. Returns `None`
-    /// if it is, or if the program did not request huge pages.
+    /// Returns the reason why this memory is not in huge pages of the reserved pool, although the
+    /// program requested huge pages. Returns `None` if the memory is in such pages, or if the
+    /// program did not request huge pages.
     pub fn fallback(&self) -> Option<&Error> {
         self.fallback.as_ref()
     }
@@ -147,10 +149,10 @@ impl HostMemoryBuilder {
         self
     }
 
-    /// Makes the builder allocate the memory from the device of `domain`, if the device has an
-    /// allocator (for example for memory that other processes of the host can access faster). If
-    /// the device has no allocator or belongs to another verbs library, the builder allocates
-    /// ordinary memory. A request for huge pages takes precedence.
+    /// Makes the builder use the memory allocator of the device of `domain`. Other processes of the
+    /// host may be able to access such memory faster. If the device has no allocator or belongs to
+    /// another verbs library, the builder allocates ordinary memory. A request for huge pages takes
+    /// precedence over the device's allocator.
     ///
     /// The memory can still be registered with other domains and devices. The memory keeps `domain`
     /// alive.
@@ -237,8 +239,8 @@ impl HostMemoryBuilder {
 }
 
 impl HostMemoryBuilder {
-    /// Allocates the memory without huge pages: from the device's allocator if a protection domain
-    /// was given and this succeeds, else from the program's heap.
+    /// Allocates the memory without huge pages. Uses the device's allocator if a protection domain
+    /// was set and that allocation succeeds; otherwise uses the program's heap.
     fn ordinary(&self) -> Result<Allocation> {
         let (len, align) = (self.len, self.align);
         if let Some(domain) = &self.domain {

@@ -10,25 +10,27 @@ use crate::ffi::{Lease, Phase};
 use crate::queue_pair::SendRequest;
 use crate::refused::Refused;
 
-/// Memory that peers access through a memory window. The program grants and revokes the access by
-/// work requests, without a new registration.
+/// Memory that peers access through a memory window: a remote key that one work request binds to
+/// the memory and another work request invalidates. Granting and revoking the access needs no new
+/// registration.
 ///
 /// 1. [`Buffer::lease`] pairs the memory with a window. From then on the memory cannot be accessed
 ///    as a slice.
-/// 2. [`Self::bind`] returns a request that grants the access; the program must post it.
+/// 2. [`Self::bind`] returns a request that grants the access. The program must post the request.
 ///    [`Self::remote`] returns the key for the peer.
-/// 3. [`Self::unbind`] returns a request that revokes the access; the program must post it.
-///    Alternatively the peer ends the access by [`SendRequest::send_with_invalidate`]. A later
-///    access of a peer fails with a remote access error.
-/// 4. [`Self::finish`] returns buffer and window; or [`Self::bind`] grants the access again, with
-///    another key.
+/// 3. [`Self::unbind`] returns a request that revokes the access. The program must post this
+///    request. Alternatively the peer ends the access by [`SendRequest::send_with_invalidate`]. A
+///    later access of a peer fails with a remote access error.
+/// 4. [`Self::finish`] returns the buffer and the window. Alternatively [`Self::bind`] grants the
+///    access again, with another key.
 ///
-/// The lease learns the state of the window when the program passes the completion of the request
-/// to the queue of the request (`complete`). The lease learns of an invalidation by the peer when
-/// the program passes the completion of the receive to the receive queue. `finish` therefore never
-/// returns memory that a peer can still access, even if completions are lost, passed twice or
-/// passed late, or if this value is dropped or forgotten. [`Self::revoke`] ends the lease in every
-/// state, by deallocating the window.
+/// The state of the lease becomes [`LeaseState::Bound`] or [`LeaseState::Free`] when the program
+/// passes the completion of the bind or unbind request to the queue of that request (`complete`).
+/// If the peer invalidates the window, the state becomes `Free` when the program passes the
+/// completion of the receive to the receive queue. [`Self::finish`] therefore never returns memory
+/// that a peer can still access, even if completions are lost, passed twice or passed late, or if
+/// this value is dropped or forgotten. [`Self::revoke`] ends the lease even if the state is
+/// unknown, by deallocating the window.
 ///
 /// ```
 /// use rdma_core::AccessFlags;
@@ -65,7 +67,7 @@ use crate::refused::Refused;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// While it is leased, the memory cannot be accessed as a slice:
+/// While the memory is leased, the program cannot access the memory as a slice:
 ///
 /// ```compile_fail,E0608
 /// # fn example(lease: rdma_core::memory::WindowLease) {
@@ -76,9 +78,9 @@ use crate::refused::Refused;
 /// # Requirements on the device
 ///
 /// The device must enforce the bounds and rights of a window. Peers can guess keys, and the keys of
-/// a window repeat after 256 bindings: a peer that still has an old key then regains access. A
-/// device that does not check the bounds of windows, such as Soft-RoCE in Linux 6.1, supports
-/// leases of whole registrations only.
+/// a window repeat after 256 bindings: a peer that still has an old key then regains access. Some
+/// devices, such as Soft-RoCE in Linux 6.1, do not check the bounds of windows. On such a device
+/// only whole registrations can be leased.
 #[derive(Debug)]
 pub struct WindowLease {
     lease: Arc<Lease>,
@@ -87,7 +89,8 @@ pub struct WindowLease {
 /// The name that error messages use for leased memory.
 const LEASED: &str = "leased memory";
 
-/// The state of a lease's memory window: whether peers can access the memory through it.
+/// The state of the memory window of a [`WindowLease`]. Peers can access the leased memory only
+/// while the window is bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseState {
@@ -105,20 +108,25 @@ pub enum LeaseState {
 }
 
 impl Buffer {
-    /// Pairs this buffer with a memory window, through which peers will get the rights in `access`.
-    /// Peers have no access until the program posts the request from [`WindowLease::bind`].
+    /// Pairs this buffer with a memory window, a remote key that will give peers the rights in
+    /// `access` to the buffer. Peers have no access until the program posts the request from
+    /// [`WindowLease::bind`].
     ///
     /// If the buffer is only a part of a registration, the device must check the bounds of windows
-    /// of this type. The first such call for each open device and type of window tests that, with
-    /// temporary queue pairs. Later calls use the result of the test.
+    /// of this type. The first such call for each open device and window type tests the device with
+    /// temporary queue pairs. Later calls use the stored result of the test.
     ///
     /// # Errors
     ///
-    /// Returns buffer and window, with [`Error::InvalidArgument`] if the buffer is empty, was not
-    /// registered with [`AccessFlags::WINDOW_BIND`] or belongs to another protection domain than
-    /// the window, or if `access` contains more than remote rights and [`AccessFlags::ZERO_BASED`].
-    /// For a part of a registration, also with [`Error::Unsupported`] if the window would give
-    /// peers access to the rest of the registration, or with the error that prevented the test.
+    /// Returns buffer and window, with one of these errors:
+    ///
+    /// - [`Error::InvalidArgument`] if the buffer is empty, was not registered with
+    ///   [`AccessFlags::WINDOW_BIND`], or belongs to another protection domain than the window;
+    ///   also if `access` contains flags other than remote rights and [`AccessFlags::ZERO_BASED`].
+    /// - [`Error::Unsupported`] if the buffer is a part of a registration and the window would give
+    ///   peers access to the rest of the registration.
+    /// - The error that prevented the test of the device, if the buffer is a part of a
+    ///   registration.
     pub fn lease(
         self,
         window: MemoryWindow,
@@ -132,8 +140,9 @@ impl Buffer {
     }
 }
 
-/// Returns an error if the window would let peers access memory outside of `buffer`. That is so if
-/// `buffer` is only a part of a registration and the device does not check the bounds of windows.
+/// Returns an error if the window would let peers access memory outside of `buffer`. The window
+/// does so if `buffer` is only a part of a registration and the device does not check the bounds of
+/// windows.
 fn check_bounds(buffer: &Buffer, window: &MemoryWindow) -> Result<()> {
     let region = buffer.span().region();
     if buffer.len() == region.memory().len() {
@@ -171,25 +180,25 @@ fn check(buffer: &Buffer, window: &MemoryWindow, access: AccessFlags) -> Result<
 }
 
 impl WindowLease {
-    /// Creates a lease, which lets peers access `buffer` through `window` once the window is bound.
-    /// The caller must have checked the arguments as [`Buffer::lease`] does. If `buffer` is a part
-    /// of a registration, the device must enforce the bounds of the window, or the rest of the
-    /// registration must not be in use.
+    /// Creates a lease of `buffer`: peers can access `buffer` through `window` once the window is
+    /// bound. The caller must have checked the arguments as [`Buffer::lease`] does. If `buffer` is
+    /// a part of a registration, the device must enforce the bounds of the window, or the rest of
+    /// the registration must not be in use.
     pub(super) fn of_any_part(buffer: Buffer, window: MemoryWindow, access: AccessFlags) -> Self {
         let lease = Lease::new(window.into_handle(), buffer.into_span(), access);
         Self { lease }
     }
 
-    /// Returns a request that binds the window, and so grants peers access to the memory. The
+    /// Returns a request that binds the window, which grants peers access to the memory. The
     /// program must post the request with [`SendQueue::post_inline`](crate::SendQueue::post_inline)
     /// or a similar method to a connected queue pair of the same protection domain. For a window of
-    /// type 2 that queue pair must be the one connected to the peer.
+    /// type 2 the queue pair must be connected to the peer that will access the memory.
     ///
     /// Dropping the request without posting it has no effect.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] if the lease is not [free](LeaseState::Free).
+    /// [`Error::InUse`] if the window is not in the state [`LeaseState::Free`].
     #[doc(alias = "ibv_bind_mw")]
     #[doc(alias = "IBV_WR_BIND_MW")]
     pub fn bind(&self) -> Result<SendRequest<()>> {
@@ -197,13 +206,14 @@ impl WindowLease {
         Ok(SendRequest::of_window(change))
     }
 
-    /// Returns a request that ends the access of peers: it invalidates the key of a type 2 window,
-    /// or binds a type 1 window to zero bytes. The program must post the request in the same way as
-    /// the request from [`Self::bind`]. Peers may have access until the request has completed.
+    /// Returns a request that ends the access of peers. The request invalidates the key of a type 2
+    /// window, or binds a type 1 window to zero bytes. The program must post the request in the
+    /// same way as the request from [`Self::bind`]. Peers may have access until the request has
+    /// completed.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] if the lease is not [bound](LeaseState::Bound).
+    /// [`Error::InUse`] if the window is not in the state [`LeaseState::Bound`].
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     pub fn unbind(&self) -> Result<SendRequest<()>> {
         let change = self.lease.unbind().ok_or_else(|| self.in_use())?;
@@ -211,9 +221,9 @@ impl WindowLease {
     }
 
     /// Returns the address, length and key that a peer needs to access the memory, or `None` if
-    /// peers cannot access it. For a window of type 2 the method returns the values as soon as
-    /// [`Self::bind`] has been called: a message that the program posts after the bind request to
-    /// the same queue may contain them.
+    /// peers have no access. For a window of type 2 the method returns the values as soon as
+    /// [`Self::bind`] has been called. The program may therefore send the values in a message that
+    /// it posts after the bind request to the same queue.
     pub fn remote(&self) -> Option<RemoteMemory> {
         let is_known = match self.lease.phase() {
             Phase::Bound => true,
@@ -227,8 +237,9 @@ impl WindowLease {
         })
     }
 
-    /// Returns the state of the window, as far as this process knows it. For example, a window
-    /// whose request to bind it has not completed is in the state [`LeaseState::Binding`].
+    /// Returns the state of the window that this process has recorded. For example, the state is
+    /// [`LeaseState::Binding`] until the program has passed the completion of the bind request to
+    /// the queue of that request.
     pub fn state(&self) -> LeaseState {
         match self.lease.phase() {
             Phase::Free => LeaseState::Free,
@@ -239,7 +250,8 @@ impl WindowLease {
         }
     }
 
-    /// Returns a view of the bytes, for reading and writing by copies and atomics.
+    /// Returns a view of the memory, through which this process reads and writes the bytes by
+    /// copies and atomics.
     pub fn volatile(&self) -> VolatileSlice<'_> {
         VolatileSlice::new(self.lease.memory(), 0..self.len())
     }
@@ -254,7 +266,7 @@ impl WindowLease {
         self.len() == 0
     }
 
-    /// Returns the access that the window grants to peers.
+    /// Returns the access rights that the window grants to peers.
     pub fn access(&self) -> AccessFlags {
         self.lease.access()
     }
@@ -270,12 +282,12 @@ impl WindowLease {
         self.lease.window().as_raw()
     }
 
-    /// Ends the lease if it is [free](LeaseState::Free). Returns the memory, which is then
-    /// accessible as a slice, and the window.
+    /// Ends the lease if the window is not bound ([`LeaseState::Free`]), and returns the memory and
+    /// the window. The memory is then accessible as a slice.
     ///
     /// # Errors
     ///
-    /// Returns the lease, if peers may still access the memory.
+    /// Returns the lease if peers may still access the memory.
     pub fn finish(self) -> Result<(Buffer, MemoryWindow), Self> {
         match self.lease.finish() {
             Ok((window, span)) => Ok((Buffer::new(span), MemoryWindow::of(window))),
@@ -283,8 +295,9 @@ impl WindowLease {
         }
     }
 
-    /// Ends the lease in every state: deallocates the window, which ends the access of peers, and
-    /// returns the memory.
+    /// Ends the lease by deallocating the window, and returns the memory. Peers then have no
+    /// access. The method also works if the window is bound or in the state
+    /// [`LeaseState::Unknown`].
     ///
     /// # Errors
     ///

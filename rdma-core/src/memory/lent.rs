@@ -6,12 +6,14 @@ use super::{AccessFlags, FrozenBuffer, ReadClaim, RemoteMemory};
 use crate::error::{Error, Result};
 use crate::ffi::RegionHandle;
 
-/// A [`ReadClaim`] or [`FrozenBuffer`] that peers may read by RDMA until this value is dropped.
+/// Read-only memory that peers may read by RDMA until this value is dropped. The memory comes from
+/// a [`ReadClaim`] or a [`FrozenBuffer`].
 ///
-/// Neither this process nor a peer can write to the memory meanwhile, so it dereferences to `[u8]`.
-/// Peers get the access through a separate registration of only these bytes. Dropping this value
-/// ends that registration, and so the access. If the deregistration fails, peers may still read, so
-/// the memory is never freed and can never be written again. `LentMemory` is `Send` and `Sync`.
+/// While this value exists, neither this process nor a peer can write to the memory. `LentMemory`
+/// therefore dereferences to `[u8]`. Peers get the access through a separate registration of only
+/// these bytes. Dropping this value ends that registration, and so the access. If the
+/// deregistration fails, peers may still read, so the memory is never freed and can never be
+/// written again. `LentMemory` is `Send` and `Sync`.
 #[derive(Debug)]
 pub struct LentMemory {
     /// The registration that grants peers access.
@@ -31,7 +33,8 @@ enum Source {
 }
 
 impl LentMemory {
-    /// Grants peers read access to the bytes that `claim` claims.
+    /// Grants peers RDMA read access to the bytes of `claim`, a right to read a range of a shared
+    /// buffer. The access ends when the returned value is dropped.
     ///
     /// # Errors
     ///
@@ -60,7 +63,8 @@ impl LentMemory {
 }
 
 impl FrozenBuffer {
-    /// Grants peers read access to this frozen buffer, which may be a part of a larger one.
+    /// Grants peers RDMA read access to the bytes of this frozen buffer. The access ends when the
+    /// returned value is dropped.
     ///
     /// # Errors
     ///

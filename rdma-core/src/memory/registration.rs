@@ -10,7 +10,8 @@ use crate::ffi::{
 use crate::protection_domain::ProtectionDomain;
 use crate::refused::Refused;
 
-/// Options for registering the program's memory: see [`ProtectionDomain::registration`].
+/// A builder that registers memory with the access flags and the address that the program sets,
+/// from [`ProtectionDomain::registration`].
 ///
 /// At first only this process and its device can access the registered memory. Peers get access
 /// when the program [exposes](Buffer::expose) a part of it or leases a part through a memory
@@ -32,8 +33,8 @@ impl Registration {
 
     /// Sets additional access flags, for example to bind windows ([`AccessFlags::WINDOW_BIND`]), to
     /// reorder writes ([`AccessFlags::RELAXED_ORDERING`]) or to fault pages in on demand
-    /// ([`AccessFlags::ON_DEMAND`]). The device may always read the memory. Unless the memory is
-    /// read-only, it may also always write to it.
+    /// ([`AccessFlags::ON_DEMAND`]). The device may always read the memory, and may always write to
+    /// the memory unless the memory is read-only.
     ///
     /// Registration fails if `access` contains remote rights, because a [`Buffer`] is accessible as
     /// a slice.
@@ -42,10 +43,10 @@ impl Registration {
         self
     }
 
-    /// Sets the address that requests use for the first byte. `address` must have the same offset
-    /// within a page as the memory. By default requests use the address of the byte in this
-    /// process, or 0 if [`AccessFlags::ZERO_BASED`] is set. That flag allows no `address` other
-    /// than 0.
+    /// Sets the address that requests use for the first byte of the memory. `address` must have the
+    /// same offset within a page as the memory. By default requests use the address of the byte in
+    /// this process, or 0 if [`AccessFlags::ZERO_BASED`] is set. With that flag, `address` must be
+    /// 0.
     #[doc(alias = "ibv_reg_mr_iova")]
     pub fn at(mut self, address: u64) -> Self {
         self.how.first = Some(address);
@@ -59,8 +60,8 @@ impl Registration {
     ///
     /// Returns the owner, with the error of `ibv_reg_mr` or `ibv_reg_mr_iova2`, or with
     /// [`Error::InvalidArgument`] for 0 bytes or for remote rights. [`AccessFlags::ZERO_BASED`] is
-    /// invalid with another [address](Self::at), and for memory that does not begin at a page
-    /// boundary.
+    /// invalid with an [address](Self::at) other than 0, and for memory that does not begin at a
+    /// page boundary.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, Refused<O>> {
@@ -83,8 +84,9 @@ impl Registration {
             .map_err(given_back)
     }
 
-    /// Allocates `len` zeroed bytes and registers them. If the device has an allocator, the memory
-    /// comes from the device ([`HostMemoryBuilder::domain`](super::HostMemoryBuilder::domain)).
+    /// Allocates and registers `len` zeroed bytes. If the device has a memory allocator
+    /// ([`HostMemoryBuilder::domain`](super::HostMemoryBuilder::domain)), the memory comes from
+    /// this allocator.
     ///
     /// # Errors
     ///
@@ -94,11 +96,11 @@ impl Registration {
         Ok(self.register(memory)?)
     }
 
-    /// Registers memory again that [`Buffer::detach`] has deregistered.
+    /// Registers `memory`, which [`Buffer::detach`] has deregistered before.
     ///
     /// # Errors
     ///
-    /// Returns the memory, with an error of [`Self::register`].
+    /// Returns the detached memory, with an error of [`Self::register`].
     pub fn attach(&self, memory: DetachedMemory) -> Result<Buffer, Refused<DetachedMemory>> {
         self.make(memory.into_backing(), self.how)
             .map_err(|refused| refused.map(DetachedMemory::new))
@@ -127,7 +129,7 @@ impl Registration {
     }
 }
 
-/// Converts the error of a failed registration to one that contains the owner of the memory.
+/// Converts the error of a failed registration to an error that contains the owner of the memory.
 fn given_back<O: 'static>(refused: Refused<Backing>) -> Refused<O> {
     refused.map(|memory| memory.into_owner().expect("it was made of such an owner"))
 }
@@ -160,8 +162,8 @@ impl ProtectionDomain {
         self.registration().register(owner)
     }
 
-    /// Registers the memory of `owner` as read-only memory, which other threads may read at the
-    /// same time. Requests can use it as the source of sends and writes.
+    /// Registers the memory of `owner` as read-only memory. Other threads may read the memory at
+    /// the same time. Requests can use the memory as the source of sends and writes.
     ///
     /// # Errors
     ///

@@ -19,8 +19,8 @@ pub struct RemoteMemory {
     pub address: u64,
     /// The length of the memory in bytes.
     pub len: u64,
-    /// The remote key, which the peer's device has assigned to the memory, and which every access
-    /// must contain.
+    /// The remote key that the peer's device has assigned to the memory. Every access must contain
+    /// this key.
     pub rkey: u32,
 }
 
@@ -56,7 +56,8 @@ impl RemoteMemory {
         self.len == 0
     }
 
-    /// Encodes the descriptor for sending: address, length, key, each in network byte order.
+    /// Returns the descriptor as bytes that a message can contain: address (8 bytes), length (8
+    /// bytes) and key (4 bytes), each in network byte order.
     pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[..8].copy_from_slice(&self.address.to_be_bytes());
@@ -65,7 +66,7 @@ impl RemoteMemory {
         bytes
     }
 
-    /// Decodes a description of a peer's memory that [`Self::to_bytes`] has encoded.
+    /// Decodes a descriptor of a peer's memory from the bytes that [`Self::to_bytes`] has returned.
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Self {
         let word = |range: std::ops::Range<usize>| {
             u64::from_be_bytes(bytes[range].try_into().expect("eight bytes"))

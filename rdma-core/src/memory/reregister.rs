@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::ffi::{Backing, Changes, RegionHandle, Span, StableMemoryMut, Status};
 use crate::protection_domain::ProtectionDomain;
 
-/// A set of changes to apply to a registration, for [`Buffer::reregister`].
+/// A set of changes to the registration of a buffer, for [`Buffer::reregister`]: a new protection
+/// domain, new access flags or new memory.
 #[derive(Debug, Default)]
 #[must_use = "nothing changes until a buffer is reregistered"]
 pub struct Reregistration {
@@ -28,21 +29,22 @@ impl Reregistration {
         self
     }
 
-    /// Sets the access flags of the registration. The device may always write to the memory, even
-    /// without a flag for it.
+    /// Adds the change that sets the access flags of the registration to `access`. The device may
+    /// always write to the memory, even without a flag for it.
     ///
-    /// [`AccessFlags::ZERO_BASED`] must stay as it is in the registration, because the addresses
-    /// that requests use stay the same. With [new memory](Self::memory), the flag must not be set.
+    /// Without new memory, the addresses that requests use stay the same. `access` must therefore
+    /// contain [`AccessFlags::ZERO_BASED`] exactly if the registration has this flag. With [new
+    /// memory](Self::memory), `access` must not contain the flag.
     #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.changes.access = Some(access | AccessFlags::LOCAL_WRITE);
         self
     }
 
-    /// Replaces the memory of the registration by the memory of `owner`. Requests then use the
-    /// addresses that the new memory has in this process. If the registration has
-    /// [`AccessFlags::ZERO_BASED`], the program must therefore also set its [access](Self::access)
-    /// to flags without this one.
+    /// Adds the change that replaces the memory of the registration by the memory of `owner`.
+    /// Requests then use the addresses that the new memory has in this process. If the registration
+    /// has [`AccessFlags::ZERO_BASED`], the program must therefore also set [access
+    /// flags](Self::access) that do not include this flag.
     #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
     pub fn memory(mut self, owner: impl StableMemoryMut) -> Self {
         self.changes.memory = Some(Arc::new(Backing::exclusive(owner)));
@@ -59,8 +61,8 @@ pub struct Reregistered {
     pub old: Option<DetachedMemory>,
 }
 
-/// The error of [`Buffer::reregister`]: why the registration was not changed, and the state of
-/// the buffer.
+/// The error of [`Buffer::reregister`]: the reason of the failure, and the state of the buffer
+/// after the failure.
 ///
 /// If the program passed new memory, that memory has been dropped. `Debug` prints the same text as
 /// `Display`.
@@ -73,7 +75,8 @@ pub struct ReregisterError {
     pub buffer: FailedBuffer,
 }
 
-/// The state of a buffer after a failed [`Buffer::reregister`], with its memory.
+/// The state of a buffer after a failed [`Buffer::reregister`], with the memory that the program
+/// gets back.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FailedBuffer {
@@ -111,16 +114,16 @@ impl fmt::Display for FailedBuffer {
 
 impl Buffer {
     /// Changes the protection domain, the access flags or the memory of this buffer's registration
-    /// by `ibv_rereg_mr`. If the device supports that, the registration does not end in between.
-    /// The local key of the registration changes.
+    /// by `ibv_rereg_mr`. If the device supports a change in place, the registration does not end
+    /// in between. The local key of the registration changes.
     ///
     /// # Errors
     ///
-    /// See [`FailedBuffer`] for the state of the memory after each failure. [`Error::InUse`] if the
-    /// buffer is only a part of the registered memory; [`Error::InvalidArgument`] for an empty set
-    /// of changes, for remote rights or for a change of addresses that `ibv_rereg_mr` cannot
-    /// express; and the error of `ibv_rereg_mr`. Many devices do [not
-    /// support](Error::is_unsupported) reregistration.
+    /// [`Error::InUse`] if the buffer is only a part of the registered memory;
+    /// [`Error::InvalidArgument`] for an empty set of changes, for remote rights or for a change of
+    /// addresses that `ibv_rereg_mr` cannot express; and the error of `ibv_rereg_mr`. Many devices
+    /// do [not support](Error::is_unsupported) reregistration. [`FailedBuffer`] describes the state
+    /// of the memory after a failure.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn reregister(self, changes: Reregistration) -> Result<Reregistered, ReregisterError> {
         let Reregistration { changes } = changes;
@@ -178,8 +181,9 @@ fn check(buffer: &Buffer, changes: &Changes) -> Result<()> {
     Ok(())
 }
 
-/// Deregisters a region after a failed attempt to change it, and returns the memory that remains.
-/// Leaks the new memory in `changes` if the device may still use it.
+/// Deregisters `region` after a failed reregistration, and returns the state of the buffer with the
+/// remaining memory. If the deregistration also fails, leaks the old memory and the new memory in
+/// `changes`, because the device may still use either memory.
 fn ended(region: RegionHandle, changes: Changes) -> FailedBuffer {
     match region.release() {
         Ok(memory) => Arc::into_inner(memory)

@@ -9,21 +9,22 @@ use super::{Buffer, FrozenBuffer};
 use crate::error::{Error, Result};
 use crate::ffi::{LocalKey, Reading, RegionHandle, Shared, Span, Writing};
 
-/// A buffer for which each use needs a claim at run time: a right to read, which several users can
-/// have at the same time, or the exclusive right to write.
+/// A buffer whose use is checked at run time by claims, like a read-write lock that never blocks. A
+/// claim is a right to use the memory. Several read claims can exist at the same time; a write
+/// claim excludes all other claims.
 ///
-/// Intended for layers that keep a handle to the memory while the device is using the memory. An
-/// operation holds a claim until it completes, even if its caller no longer exists. A conflicting
-/// use fails with [`Error::InUse`] instead of waiting. A claim costs one atomic operation;
-/// borrowing the bytes costs one atomic load.
+/// The type is intended for software layers that keep a handle to the memory while the device is
+/// using the memory. A request holds its claim until the request completes, even if the caller that
+/// posted the request no longer exists. A conflicting use fails with [`Error::InUse`] instead of
+/// waiting. A claim costs one atomic operation; borrowing the bytes costs one atomic load.
 #[derive(Debug)]
 pub struct SharedBuffer {
     shared: Arc<Shared>,
 }
 
 impl SharedBuffer {
-    /// Converts a buffer to a shared buffer. No request or other user has a claim (a right to use
-    /// the memory) yet.
+    /// Converts `buffer` to a shared buffer on which no claim (a right to use the memory) exists
+    /// yet.
     pub fn new(buffer: Buffer) -> Self {
         Self {
             shared: Arc::new(Shared::new(buffer.into_span())),
@@ -40,8 +41,8 @@ impl SharedBuffer {
         self.shared.len() == 0
     }
 
-    /// Returns whether no claim on the buffer exists at this moment. Operations in flight hold
-    /// claims, too.
+    /// Returns whether no claim (a right to use the memory) on the buffer exists at this moment.
+    /// Requests in flight also hold claims.
     pub fn is_unclaimed(&self) -> bool {
         self.shared.is_unclaimed()
     }
@@ -65,8 +66,8 @@ impl SharedBuffer {
         Shared::is_sole(&self.shared)
     }
 
-    /// Claims the range `range` of the buffer for reading, so that no write claim can be created
-    /// until the claim is dropped.
+    /// Creates a claim to read the bytes in `range` of the buffer. While this claim exists, no
+    /// write claim on the buffer can be created.
     ///
     /// # Errors
     ///
@@ -81,7 +82,8 @@ impl SharedBuffer {
         }
     }
 
-    /// Claims the whole buffer exclusively. The claim allows reading and writing `range`.
+    /// Creates the exclusive claim to read and write the bytes in `range` of the buffer. While this
+    /// claim exists, no other claim on any part of the buffer can be created.
     ///
     /// # Errors
     ///
@@ -96,10 +98,11 @@ impl SharedBuffer {
         }
     }
 
-    /// Returns the bytes of the buffer for reading, if no write claim exists.
+    /// Returns the bytes of the buffer for reading, if no write claim (the right of a request or
+    /// other user to write to the memory) exists.
     ///
-    /// No write claim can begin while the bytes are borrowed, because [`Self::try_write`] needs
-    /// `&mut self`.
+    /// No write claim can be created while the bytes are borrowed, because [`Self::try_write`]
+    /// needs `&mut self`.
     ///
     /// # Errors
     ///
@@ -121,8 +124,9 @@ impl SharedBuffer {
         Shared::bytes_mut(shared).ok_or_else(claim_exists)
     }
 
-    /// Converts the shared buffer to a write claim of `range`. [`WriteClaim::into_shared`] converts
-    /// the claim back. Neither conversion allocates memory.
+    /// Converts the shared buffer to a write claim: the exclusive right to read and write the bytes
+    /// in `range`. [`WriteClaim::into_shared`] converts the claim back. Neither conversion
+    /// allocates memory.
     ///
     /// # Errors
     ///
@@ -155,8 +159,8 @@ impl SharedBuffer {
 /// Read-only registered memory that several requests and clones of this value can use at the same
 /// time. Each request holds a [`ReadClaim`], a right to read that keeps the memory registered.
 ///
-/// The read-only counterpart of [`SharedBuffer`], for example for memory of the program that was
-/// registered by [`ProtectionDomain::register_shared`].
+/// This type is the read-only counterpart of [`SharedBuffer`], for example for memory of the
+/// program that was registered by [`ProtectionDomain::register_shared`].
 ///
 /// [`ProtectionDomain::register_shared`]: crate::ProtectionDomain::register_shared
 ///
@@ -196,13 +200,13 @@ pub struct SharedFrozenBuffer {
 }
 
 impl SharedFrozenBuffer {
-    /// Converts a frozen buffer to a shared buffer, if no other clone or part of the frozen buffer
-    /// exists.
+    /// Converts a frozen buffer to a shared read-only buffer, if no other clone or part of the
+    /// frozen buffer exists.
     ///
     /// # Errors
     ///
-    /// Returns the frozen buffer, if other clones or parts of it exist or if it is itself only a
-    /// part.
+    /// Returns the frozen buffer if other clones or parts of it exist, or if `frozen` is only a
+    /// part of the registered memory.
     pub fn new(frozen: FrozenBuffer) -> Result<Self, FrozenBuffer> {
         if frozen.range() != (0..frozen.buffer().len()) {
             return Err(frozen);
@@ -242,7 +246,8 @@ impl Clone for SharedFrozenBuffer {
     }
 }
 
-/// A claim to read a range of a [`SharedBuffer`]. Several read claims can exist at the same time.
+/// The right to read a range of a [`SharedBuffer`], until this value is dropped. Several read
+/// claims can exist at the same time.
 #[derive(Debug)]
 pub struct ReadClaim {
     reading: Reading,
@@ -250,8 +255,8 @@ pub struct ReadClaim {
 }
 
 impl ReadClaim {
-    /// Returns the registration of the claimed memory, and the claimed range as a range of that
-    /// registration's memory.
+    /// Returns the registration of the claimed memory, and the claimed byte range, counted from the
+    /// start of the registered memory.
     pub(super) fn place(&self) -> (&RegionHandle, Range<usize>) {
         let span = self.reading.span();
         let start = span.range().start;
@@ -271,7 +276,8 @@ impl Deref for ReadClaim {
     }
 }
 
-/// The exclusive claim to read and write a range of a [`SharedBuffer`].
+/// The exclusive right to read and write a range of a [`SharedBuffer`], until this value is
+/// dropped.
 #[derive(Debug)]
 pub struct WriteClaim {
     writing: Writing,
@@ -283,7 +289,7 @@ impl WriteClaim {
     ///
     /// # Errors
     ///
-    /// Returns the claim, if the shared buffer from which it was created still exists.
+    /// Returns the claim if the shared buffer on which the claim was created still exists.
     #[inline]
     pub fn into_shared(self) -> Result<SharedBuffer, Self> {
         let Self { writing, range } = self;
@@ -310,8 +316,9 @@ impl DerefMut for WriteClaim {
     }
 }
 
-/// The right of a request to read or to write shared memory. All requests of a queue have the same
-/// memory type; this type lets one queue post both requests that read and requests that write.
+/// A read claim or a write claim on shared memory, as the memory of a request. All requests of a
+/// queue have the same memory type. With this type, one queue can post both requests that read
+/// memory and requests that write to memory.
 #[derive(Debug)]
 pub enum Claim {
     /// The claim of a request that only reads the memory.
@@ -401,13 +408,15 @@ impl sealed::Contiguous for Span {
     }
 }
 
-/// Returns the error of an access that is not possible because a write claim on the buffer exists.
+/// Returns the error for an access that conflicts with an existing write claim on the shared
+/// buffer.
 #[cold]
 fn write_claim_exists() -> Error {
     Error::in_use("a shared buffer", "a claim for writing")
 }
 
-/// Returns the error of an access that is not possible because a claim on the buffer exists.
+/// Returns the error for an access that conflicts with an existing claim (read or write) on the
+/// shared buffer.
 #[cold]
 fn claim_exists() -> Error {
     Error::in_use("a shared buffer", "a claim for reading or writing")

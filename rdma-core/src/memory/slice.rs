@@ -10,8 +10,8 @@ use super::{Buffer, FrozenBuffer};
 use crate::error::{Error, Result};
 use crate::ffi::{Borrowed, BorrowedMut, LocalKey};
 
-/// A borrowed, read-only part of registered memory, which requests can use as the source of sends
-/// and writes.
+/// A borrowed, read-only part of registered memory. Requests can use the part as the source of
+/// sends and writes.
 ///
 /// Any number of parts can exist at the same time, and they may overlap. `BufferSlice` is `Send`
 /// and `Sync`, like a `&[u8]`.
@@ -31,7 +31,8 @@ pub struct BufferSlice<'a> {
     memory: Borrowed<'a>,
 }
 
-/// A borrowed, writable part of registered memory, which requests can use as source or destination.
+/// A borrowed, writable part of registered memory. Requests can use the part as source or
+/// destination.
 ///
 /// Parts that exist at the same time cannot overlap. `BufferSliceMut` is `Send` and `Sync`, like a
 /// `&mut [u8]`.
@@ -129,7 +130,8 @@ impl Buffer {
 }
 
 impl FrozenBuffer {
-    /// Borrows the whole frozen buffer. Unlike a clone, the slice needs no reference count.
+    /// Borrows the whole frozen buffer, as memory for a request. Unlike a clone, the borrowed slice
+    /// does not change a reference count.
     pub fn as_slice(&self) -> BufferSlice<'_> {
         let range = self.range();
         let (_, ahead) = self.buffer().as_slice().split_at(range.start);
@@ -138,7 +140,7 @@ impl FrozenBuffer {
 }
 
 impl<'a> BufferSlice<'a> {
-    /// Converts the slice to its part `range`.
+    /// Converts the slice to a slice of only the bytes in `range`.
     ///
     /// # Errors
     ///
@@ -196,7 +198,7 @@ impl<'a> BufferSliceMut<'a> {
         BufferSlice { memory: whole }.slice(range)
     }
 
-    /// Converts the slice to its part `range`.
+    /// Converts the slice to a slice of only the bytes in `range`.
     ///
     /// # Errors
     ///

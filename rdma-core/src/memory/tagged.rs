@@ -4,13 +4,13 @@ use super::gather::{Elements, Gather, Scatter, sealed};
 use crate::error::Result;
 
 /// Memory for a request together with a value that the program chooses. The device does not see the
-/// value; the completion gives back both.
+/// value. The completion of the request gives back the memory and the value.
 ///
 /// The value identifies the request for the program: for example a number, a waker, the sender of a
-/// channel, or a `Weak` reference to a connection. (An `Arc` of the object that owns the queue
-/// keeps that object alive until the request completes.) The program needs no separate table from
-/// request ids to such values. `Tagged<T, V>` can be used as the memory type `T` of every queue,
-/// for sends and receives.
+/// channel, or a `Weak` reference to a connection. (An `Arc` of a connection that owns the queue
+/// would keep the connection alive until the request completes.) The program needs no separate
+/// table from request ids to such values. `Tagged<T, V>` can be used as the memory type `T` of
+/// every queue, for sends and receives.
 ///
 /// ```
 /// use rdma_core::Buffer;

@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::ffi::{LocalKey, UnmappedHandle};
 use crate::protection_domain::ProtectionDomain;
 
-/// A region of memory, or a part of one, that is not mapped into this process: [device
-/// memory](DeviceMemory), a dma-buf (memory of another device), or a null region.
+/// Registered memory that is not mapped into this process: [device memory](DeviceMemory), a dma-buf
+/// (memory of another device), or a null region (reads return zeroes, and writes are discarded).
 ///
 /// The memory holds no Rust value, so writes by the local device, by peers and by other devices are
 /// sound. Clones and parts share the region, and any number of requests can use it at the same
@@ -76,8 +76,9 @@ impl UnmappedRegion {
         })
     }
 
-    /// Returns the address, length and key that a peer needs to access the region, if the region
-    /// was registered with remote rights. A null region has no valid remote key.
+    /// Returns the address, length and key that a peer needs to access the region. Peers can access
+    /// the region only if it was registered with remote rights. A null region has no valid remote
+    /// key.
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory {
             address: self.address(),
@@ -99,8 +100,8 @@ impl UnmappedRegion {
 
 impl ProtectionDomain {
     /// Creates a null region of unlimited length: reads return zeroes, and the device discards
-    /// writes. A [part](UnmappedRegion::slice) of it can receive the bytes of a message that the
-    /// program does not need.
+    /// writes. A [part](UnmappedRegion::slice) of the region can be the destination of message
+    /// bytes that the program does not need.
     ///
     /// # Errors
     ///

@@ -8,12 +8,13 @@ use super::gather::out_of_range;
 use crate::error::{Error, Result};
 use crate::ffi::Volatile;
 
-/// A view of memory that peers may write at any moment, and that therefore cannot be a slice.
+/// A view of memory that peers may write at any moment. A Rust slice of such memory would be
+/// unsound, so the program reads and writes the bytes by copies and atomics.
 ///
 /// Every access is atomic: it reads or writes one byte, or an aligned word of four or eight bytes.
 /// A copy consists of such accesses, of any size. A concurrent write can therefore change the
 /// values that are read, but never causes undefined behaviour. The order in which a peer sees
-/// several stores depends on the machine and the device; only the functions that load or store a
+/// several stores depends on the machine and the device. Only the functions that load or store a
 /// word always read and write an aligned word as a whole.
 ///
 /// The methods `compare_and_swap_u64` and `fetch_and_add_u64` are atomic with regard to a peer's
@@ -196,8 +197,8 @@ impl<'a> VolatileSlice<'a> {
         Ok(word.fetch_add(add, Ordering::AcqRel))
     }
 
-    /// Converts `offset` in this view to an offset in the underlying memory. Returns an error
-    /// unless the `len` bytes from there on are inside of the view.
+    /// Converts `offset` in this view to an offset in the underlying memory. Returns an error if
+    /// the `len` bytes at `offset` are not inside of the view.
     #[inline]
     fn inside(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {

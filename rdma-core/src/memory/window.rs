@@ -6,9 +6,10 @@ use crate::error::Result;
 use crate::ffi::WindowHandle;
 use crate::protection_domain::ProtectionDomain;
 
-/// A memory window: a remote key that a work request binds to memory, and another work request
-/// invalidates. Binding a window is faster than registering memory, and is ordered with the other
-/// requests of the queue pair.
+/// A memory window: a remote key that grants peers access to a part of a memory region. A work
+/// request binds the window to the memory, and another work request invalidates the key. Binding a
+/// window is faster than registering memory, and is ordered with the other requests of the queue
+/// pair.
 ///
 /// [`WindowLease`](super::WindowLease) binds the window to memory. A window has one owner, and is
 /// `Send` and `Sync`.
@@ -34,8 +35,8 @@ pub enum WindowType {
 }
 
 impl ProtectionDomain {
-    /// Allocates a memory window of type `kind`, which is not bound yet, so that it grants no
-    /// access.
+    /// Allocates a memory window of type `kind`. The window grants no access until a work request
+    /// binds the window to memory.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A test whether a device checks the bounds of memory windows.
+//! A test of whether a device checks the bounds of memory windows.
 //!
 //! IBTA volume 1, 10.6.7, requires this check. Soft-RoCE of Linux 6.1 checks the bounds of the
 //! *region* that the window is bound to, so a peer with the key of a window can also access the
@@ -16,12 +16,12 @@ use crate::error::{Error, Result};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::{ConnectOptions, QueuePair, SendRequest};
 
-/// The size in bytes of the tested window, and of the memory before it and after it. The size is
-/// less than a page, because the device must check bounds to the byte.
+/// Size in bytes of the memory window that the test binds, and of the memory before and after the
+/// window. The size is less than a page, because the device must check bounds to the byte.
 const LEN: usize = 64;
 
-/// The time limit of each request of the test. The two queue pairs are on the same device, so a
-/// working device needs far less. The test fails for a device that exceeds the limit.
+/// Time limit of each request of the test. The two queue pairs are on the same device, so a working
+/// device needs far less. The test fails if a request exceeds the limit.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Context {
@@ -53,8 +53,9 @@ impl Context {
     }
 }
 
-/// Returns whether a window of type `kind` grants access only to its own bytes. The first call for
-/// each open device tests the device; later calls return the stored result.
+/// Returns whether a memory window of type `kind` grants access only to the bytes of the window.
+/// The first call for each open device and window type tests the device; later calls return the
+/// stored result.
 ///
 /// The test runs in the same context, because the program may have dropped the privilege to open
 /// devices. For each side of the window (start and end), the test creates two queue pairs, makes
@@ -80,7 +81,8 @@ enum Side {
 use Side::{After, Before};
 
 /// Returns whether the device refuses a peer's write that lies half inside and half outside of a
-/// memory window. With `Side::Before`, the write crosses the start of the window, else its end.
+/// memory window. The write crosses the start of the window for `Side::Before`, and the end of the
+/// window for `Side::After`.
 fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     let domain = context.protection_domain()?;
     let (peer, owner) = connected(&domain)?;
@@ -112,7 +114,7 @@ pub(super) fn connected(domain: &ProtectionDomain) -> Result<(QueuePair, QueuePa
     ))
 }
 
-/// A memory window that tests bind to the middle third of a registration. Peers may write to the
+/// A memory window for tests, bound to the middle third of a registration. Peers may write to the
 /// window.
 #[derive(Debug)]
 pub(super) struct TrialWindow {
@@ -154,8 +156,8 @@ impl TrialWindow {
     }
 }
 
-/// Returns whether the write with the completion `ended` failed because the window does not permit
-/// the write; `false` if the write succeeded.
+/// Returns `true` if the write with the completion `ended` failed because the window does not
+/// permit the write. Returns `false` if the write succeeded.
 ///
 /// # Errors
 ///
@@ -168,8 +170,8 @@ pub(super) fn is_refused(ended: &WorkCompletion) -> Result<bool> {
     }
 }
 
-/// Writes `LEN` bytes to the peer's memory `to`, waits for the write, and returns its completion,
-/// which may have a failure status.
+/// Writes `LEN` bytes to the peer's memory `to`, waits until the write has ended, and returns the
+/// completion of the write. The completion may have a failure status.
 pub(super) fn write(
     queue_pair: &QueuePair,
     domain: &ProtectionDomain,
@@ -181,8 +183,8 @@ pub(super) fn write(
     completion(queue_pair)
 }
 
-/// Waits for the next completion of a send request of the queue pair, for at most [`TIMEOUT`], and
-/// returns it.
+/// Waits for at most [`TIMEOUT`] until a send request of the queue pair completes, and returns the
+/// completion of the request.
 fn completion(queue_pair: &QueuePair) -> Result<WorkCompletion> {
     let begin = Instant::now();
     let mut room = [WorkCompletion::default()];

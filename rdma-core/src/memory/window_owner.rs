@@ -1,4 +1,4 @@
-//! A test whether a memory window of type 2 is usable only through the queue pair that has bound
+//! A test of whether a memory window of type 2 is usable only through the queue pair that has bound
 //! the window.
 //!
 //! IBTA volume 1, 10.6.7.2, requires this restriction. Without the restriction, the key of a window
@@ -11,7 +11,7 @@ use crate::error::Result;
 
 impl Context {
     /// Returns whether the device limits the access through a memory window of type 2 to the queue
-    /// pair that has bound the window, as IBTA volume 1, 10.6.7.2, requires.
+    /// pair that has bound the window. IBTA volume 1, 10.6.7.2, requires this limit.
     ///
     /// The first call for each open device tests the device with temporary queue pairs, and blocks
     /// for the duration of the test: usually milliseconds, at most about 20 seconds. Later calls
@@ -41,8 +41,9 @@ impl Context {
 }
 
 /// Returns whether the device refuses a peer's write through a window if the write arrives at a
-/// queue pair that has not bound the window. For the test, peers write through two queue pairs of
-/// one protection domain: first through the queue pair that has bound the window.
+/// queue pair that has not bound the window. The test writes through two queue pairs of one
+/// protection domain: first through the queue pair that has bound the window, then through the
+/// other queue pair.
 fn is_enforced(context: &Context) -> Result<bool> {
     let domain = context.protection_domain()?;
     let (peer, owner) = connected(&domain)?;

@@ -5,87 +5,99 @@ use std::fmt;
 use ibverbs_sys::ibv_qp_attr_mask as raw;
 
 bitflags::bitflags! {
-    /// A set of queue pair attributes, as the bit mask of `ibv_modify_qp` and `ibv_query_qp`.
+    /// A set of queue pair attributes. Each attribute is one bit of the mask that `ibv_modify_qp`
+    /// and `ibv_query_qp` take.
     #[doc(alias = "ibv_qp_attr_mask")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct AttributeMask: u32 {
-        /// Selects the state of the queue pair, as an attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the state of the
+        /// queue pair, such as RTS.
         #[doc(alias = "IBV_QP_STATE")]
         const STATE = raw::IBV_QP_STATE.0;
-        /// Selects the state that the caller assumes the queue pair to have before the
-        /// modification, as an attribute of that modification.
+        /// Mask bit that makes `ibv_modify_qp` read the current state that the caller assumes for
+        /// the queue pair. The device refuses the modification if the queue pair is in another
+        /// state.
         #[doc(alias = "IBV_QP_CUR_STATE")]
         const CURRENT_STATE = raw::IBV_QP_CUR_STATE.0;
-        /// Selects the setting for an asynchronous event when the send queue has drained, as an
-        /// attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the setting for the
+        /// drain event. If the setting is on, the device reports an asynchronous event when the
+        /// send queue has drained.
         #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
         const NOTIFY_DRAINED = raw::IBV_QP_EN_SQD_ASYNC_NOTIFY.0;
-        /// Selects the operations that the peer may perform through the queue pair, as an attribute
-        /// to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the remote access
+        /// rights: the operations that the peer may perform through the queue pair.
         #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
         const ACCESS = raw::IBV_QP_ACCESS_FLAGS.0;
-        /// Selects the index of the partition key in the port's P_Key table, as an attribute to
-        /// modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the index of the
+        /// partition key in the port's P_Key table.
         #[doc(alias = "IBV_QP_PKEY_INDEX")]
         const PKEY_INDEX = raw::IBV_QP_PKEY_INDEX.0;
-        /// Selects the number of the local port, as an attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the number of the
+        /// local port.
         #[doc(alias = "IBV_QP_PORT")]
         const PORT = raw::IBV_QP_PORT.0;
-        /// Selects the queue key, as an attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the queue key
+        /// (Q_Key), which received datagrams must contain.
         #[doc(alias = "IBV_QP_QKEY")]
         const QKEY = raw::IBV_QP_QKEY.0;
-        /// Selects the address vector of the path to the peer, as an attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the address vector
+        /// (addresses and routing parameters) of the primary path to the peer.
         #[doc(alias = "IBV_QP_AV")]
         const ADDRESS = raw::IBV_QP_AV.0;
-        /// Selects the path MTU, as an attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the path MTU, the
+        /// maximum payload of a packet.
         #[doc(alias = "IBV_QP_PATH_MTU")]
         const PATH_MTU = raw::IBV_QP_PATH_MTU.0;
-        /// Selects the acknowledgement timeout, as an attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the acknowledgement
+        /// timeout, after which the device retransmits a request.
         #[doc(alias = "IBV_QP_TIMEOUT")]
         const ACK_TIMEOUT = raw::IBV_QP_TIMEOUT.0;
-        /// Selects the maximum number of retries after missing acknowledgements, as an attribute to
-        /// modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the maximum number
+        /// of retransmissions of a request that the peer does not acknowledge.
         #[doc(alias = "IBV_QP_RETRY_CNT")]
         const RETRIES = raw::IBV_QP_RETRY_CNT.0;
-        /// Selects the maximum number of retries after receiver-not-ready (RNR) responses, as an
-        /// attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the maximum number
+        /// of retries after receiver-not-ready (RNR) responses.
         #[doc(alias = "IBV_QP_RNR_RETRY")]
         const RNR_RETRIES = raw::IBV_QP_RNR_RETRY.0;
-        /// Selects the first packet sequence number to be received, as an attribute to modify or
-        /// query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the sequence number
+        /// (PSN) of the first packet to receive.
         #[doc(alias = "IBV_QP_RQ_PSN")]
         const RECEIVE_SEQUENCE = raw::IBV_QP_RQ_PSN.0;
-        /// Selects the maximum number of RDMA reads and atomics that the queue pair has outstanding
-        /// as the requester, as an attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the maximum number
+        /// of outstanding RDMA reads and atomics of this queue pair.
         #[doc(alias = "IBV_QP_MAX_QP_RD_ATOMIC")]
         const OUTGOING_READS = raw::IBV_QP_MAX_QP_RD_ATOMIC.0;
-        /// Selects the path that the device uses when the first path to the peer fails, as an
-        /// attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the alternate path
+        /// to the peer, which the device uses when the primary path fails.
         #[doc(alias = "IBV_QP_ALT_PATH")]
         const ALTERNATE_PATH = raw::IBV_QP_ALT_PATH.0;
-        /// Selects the minimum delay of a peer after a receiver-not-ready (RNR) response, as an
-        /// attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the minimum time
+        /// that the peer waits before a retry after a receiver-not-ready (RNR) response.
         #[doc(alias = "IBV_QP_MIN_RNR_TIMER")]
         const MIN_RNR_TIMER = raw::IBV_QP_MIN_RNR_TIMER.0;
-        /// Selects the first packet sequence number to be sent, as an attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the sequence number
+        /// (PSN) of the first packet to send.
         #[doc(alias = "IBV_QP_SQ_PSN")]
         const SEND_SEQUENCE = raw::IBV_QP_SQ_PSN.0;
-        /// Selects the maximum number of RDMA reads and atomics that the queue pair processes at
-        /// the same time as the responder, as an attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the maximum number
+        /// of RDMA reads and atomics that this queue pair executes for the peer at the same time.
         #[doc(alias = "IBV_QP_MAX_DEST_RD_ATOMIC")]
         const INCOMING_READS = raw::IBV_QP_MAX_DEST_RD_ATOMIC.0;
-        /// Selects the state of path migration, as an attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the path migration
+        /// state. Path migration is the change of a connection to the alternate path.
         #[doc(alias = "IBV_QP_PATH_MIG_STATE")]
         const MIGRATION = raw::IBV_QP_PATH_MIG_STATE.0;
-        /// Selects the capacities of the send and receive queues, as an attribute to modify or
-        /// query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the capacities of
+        /// the send and receive queues, such as the maximum number of outstanding requests.
         #[doc(alias = "IBV_QP_CAP")]
         const CAPACITIES = raw::IBV_QP_CAP.0;
-        /// Selects the number of the peer's queue pair, as an attribute to modify or query.
+        /// Mask bit that makes `ibv_modify_qp` set, and `ibv_query_qp` return, the queue pair
+        /// number of the peer.
         #[doc(alias = "IBV_QP_DEST_QPN")]
         const DESTINATION = raw::IBV_QP_DEST_QPN.0;
-        /// Selects the maximum rate at which the queue pair sends, as an attribute to modify or
-        /// query.
+        /// Mask bit that makes `ibv_modify_qp` set the maximum send rate in kilobits per second.
+        /// libibverbs refuses to query this attribute.
         #[doc(alias = "IBV_QP_RATE_LIMIT")]
         const RATE_LIMIT = raw::IBV_QP_RATE_LIMIT.0;
         // Permits bits that only later versions of the header define.
@@ -101,8 +113,8 @@ impl AttributeMask {
             .fold(Self::empty(), |all, (attribute, _)| all | *attribute)
     }
 
-    /// Returns an iterator over the attributes in this set, each as a set with one attribute. Bits
-    /// for which this crate has no name come last, together in one set.
+    /// Returns an iterator over the attributes in this set. Each item is a set with one attribute.
+    /// The last item contains all bits for which this crate has no name, if there are such bits.
     pub fn each(self) -> impl Iterator<Item = Self> {
         let known = NAMES.iter().map(|&(attribute, _)| attribute);
         let unknown = self - Self::known();
@@ -112,7 +124,7 @@ impl AttributeMask {
     }
 }
 
-/// All attributes, each with the name of its bit in C.
+/// Every attribute that this crate knows, paired with the C name of the mask bit.
 const NAMES: [(AttributeMask, &str); 22] = [
     (AttributeMask::STATE, "IBV_QP_STATE"),
     (AttributeMask::CURRENT_STATE, "IBV_QP_CUR_STATE"),

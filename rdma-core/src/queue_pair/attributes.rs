@@ -13,10 +13,10 @@ use crate::error::Result;
 use crate::ffi::QueuePairHandle;
 use crate::memory::AccessFlags;
 
-/// All attributes of a queue pair, and its creation parameters (`ibv_query_qp`).
+/// The attributes and the creation parameters of a queue pair, as `ibv_query_qp` returns them.
 ///
-/// If an attribute was not set yet or does not exist for the transport, the device may report an
-/// arbitrary value, usually zero.
+/// The value of an attribute is arbitrary, usually zero, if the attribute was not set yet or does
+/// not exist for the transport.
 #[doc(alias = "ibv_query_qp")]
 #[doc(alias = "ibv_qp_attr")]
 #[doc(alias = "ibv_qp_init_attr")]
@@ -41,14 +41,14 @@ impl QueuePairAttributes {
         })
     }
 
-    /// Returns the state that the queue pair is in (the C field `qp_state`).
+    /// Returns the state of the queue pair, such as INIT or RTS (the C field `qp_state`).
     #[doc(alias = "qp_state")]
     pub fn state(&self) -> QueuePairState {
         QueuePairState::from_raw(self.raw.qp_state)
     }
 
-    /// Returns the current state as drivers report it in the C field `cur_qp_state`. Usually equal
-    /// to [`Self::state`], which reads the field `qp_state`.
+    /// Returns the C field `cur_qp_state`, in which drivers report the state of the queue pair a
+    /// second time. The value is usually equal to [`Self::state`], which is the field `qp_state`.
     #[doc(alias = "cur_qp_state")]
     pub fn current_state(&self) -> QueuePairState {
         QueuePairState::from_raw(self.raw.cur_qp_state)
@@ -60,67 +60,72 @@ impl QueuePairAttributes {
         self.kind
     }
 
-    /// Returns whether every send request of the queue pair is signaled.
+    /// Returns whether every send request of the queue pair produces a completion (is signaled).
     #[doc(alias = "sq_sig_all")]
     pub fn signals_all(&self) -> bool {
         self.signals_all
     }
 
-    /// Returns the path MTU, if it has been set.
+    /// Returns the path MTU, the maximum payload of a packet. Returns `None` if the path MTU has
+    /// not been set.
     pub fn path_mtu(&self) -> Option<Mtu> {
         Mtu::from_raw(self.raw.path_mtu)
     }
 
-    /// Returns the state of path migration: whether the connection can change, or has changed, to
-    /// its alternate path.
+    /// Returns the path migration state. Path migration is the change of a connection from the
+    /// primary path to the alternate path.
     #[doc(alias = "path_mig_state")]
     pub fn migration(&self) -> MigrationState {
         MigrationState::from_raw(self.raw.path_mig_state)
     }
 
-    /// Returns the queue key of the queue pair.
+    /// Returns the queue key (Q_Key) of the queue pair, which received datagrams must contain.
     pub fn qkey(&self) -> u32 {
         self.raw.qkey
     }
 
-    /// Returns the next packet sequence number to be received, or the first one if no packet has
-    /// arrived.
+    /// Returns the sequence number (PSN) of the next packet that the queue pair expects. If no
+    /// packet has arrived, the number is the initial PSN.
     #[doc(alias = "rq_psn")]
     pub fn receive_sequence(&self) -> u32 {
         self.raw.rq_psn
     }
 
-    /// Returns the next packet sequence number to be sent, or the first one if no packet was sent.
+    /// Returns the sequence number (PSN) of the next packet to send. If no packet was sent, the
+    /// number is the initial PSN.
     #[doc(alias = "sq_psn")]
     pub fn send_sequence(&self) -> u32 {
         self.raw.sq_psn
     }
 
-    /// Returns the number of the peer's queue pair.
+    /// Returns the queue pair number of the peer.
     #[doc(alias = "dest_qp_num")]
     pub fn destination(&self) -> u32 {
         self.raw.dest_qp_num
     }
 
-    /// Returns the operations that the peer may perform through the queue pair.
+    /// Returns the remote access rights: the operations that the peer may perform through the queue
+    /// pair.
     #[doc(alias = "qp_access_flags")]
     pub fn access(&self) -> AccessFlags {
         AccessFlags::from_bits_retain(self.raw.qp_access_flags)
     }
 
-    /// Returns the capacities of the queues, as granted by the device.
+    /// Returns the capacities that the device granted, such as the maximum number of outstanding
+    /// requests.
     #[doc(alias = "cap")]
     pub fn capacities(&self) -> QueuePairCapacities {
         self.capacities
     }
 
-    /// Returns the address vector of the path from the queue pair to the peer.
+    /// Returns the address vector (addresses and routing parameters) of the primary path to the
+    /// peer.
     #[doc(alias = "ah_attr")]
     pub fn address(&self) -> AddressVector {
         AddressVector::from_raw(&self.raw.ah_attr)
     }
 
-    /// Returns the alternate path to the peer.
+    /// Returns the alternate path to the peer, which the device uses when the primary path fails.
     #[doc(alias = "alt_ah_attr")]
     pub fn alternate_path(&self) -> AlternatePath {
         AlternatePath {
@@ -136,8 +141,8 @@ impl QueuePairAttributes {
         self.raw.pkey_index
     }
 
-    /// Returns whether the send queue is still draining: the state is SQD, and requests that the
-    /// device has started have not completed.
+    /// Returns whether the send queue is still draining. In the state SQD, the send queue drains
+    /// until all requests that the device has started have completed.
     #[doc(alias = "sq_draining")]
     pub fn is_draining(&self) -> bool {
         self.raw.sq_draining != 0
@@ -149,46 +154,48 @@ impl QueuePairAttributes {
         self.raw.max_rd_atomic
     }
 
-    /// Returns the maximum number of RDMA reads and atomics of the peer that this queue pair
-    /// processes at the same time.
+    /// Returns the maximum number of RDMA reads and atomics that this queue pair executes for the
+    /// peer at the same time.
     #[doc(alias = "max_dest_rd_atomic")]
     pub fn incoming_reads(&self) -> u8 {
         self.raw.max_dest_rd_atomic
     }
 
-    /// Returns the minimum time that a peer waits after a receiver-not-ready (RNR) response, as a
-    /// 5-bit code. [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer)
-    /// describes the code.
+    /// Returns the 5-bit code of the minimum time that the peer waits before a retry after a
+    /// receiver-not-ready (RNR) response.
+    /// [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer) describes the code.
     pub fn min_rnr_timer(&self) -> u8 {
         self.raw.min_rnr_timer
     }
 
-    /// Returns the number of the port that the queue pair uses.
+    /// Returns the number of the local port that the queue pair uses.
     #[doc(alias = "port_num")]
     pub fn port(&self) -> u8 {
         self.raw.port_num
     }
 
-    /// Returns the acknowledgement timeout, as the exponent that is described at
-    /// [`ConnectOptions::ack_timeout_exponent`](super::ConnectOptions::ack_timeout_exponent).
+    /// Returns the exponent of the acknowledgement timeout. The timeout is 4.096 us times two to
+    /// the power of the exponent; exponent 0 means no timeout.
     #[doc(alias = "timeout")]
     pub fn ack_timeout_exponent(&self) -> u8 {
         self.raw.timeout
     }
 
-    /// Returns the configured maximum number of retries after missing acknowledgements.
+    /// Returns the maximum number of retransmissions of a request that the peer does not
+    /// acknowledge.
     #[doc(alias = "retry_cnt")]
     pub fn retries(&self) -> u8 {
         self.raw.retry_cnt
     }
 
-    /// Returns the number of retries after receiver-not-ready responses; 7 means no limit.
+    /// Returns the maximum number of retries after receiver-not-ready (RNR) responses; 7 means no
+    /// limit.
     #[doc(alias = "rnr_retry")]
     pub fn rnr_retries(&self) -> u8 {
         self.raw.rnr_retry
     }
 
-    /// Returns the attributes as a C struct.
+    /// Returns the attributes as the C struct `ibv_qp_attr`.
     pub fn as_raw(&self) -> &ibv_qp_attr {
         &self.raw
     }
@@ -222,12 +229,12 @@ impl fmt::Debug for QueuePairAttributes {
 }
 
 bitflags::bitflags! {
-    /// The order in which the data of a message becomes visible in memory
-    /// (`ibv_query_qp_data_in_order_caps`). The order matters for programs that poll the last byte
-    /// of a message instead of a completion.
+    /// The guaranteed order in which the data of an incoming message becomes visible in memory
+    /// (`ibv_query_qp_data_in_order_caps`). Programs that poll the last byte of a message, instead
+    /// of a completion, depend on this order.
     ///
-    /// The order is guaranteed only for reads by the processor, and only for regions without
-    /// relaxed ordering.
+    /// The guarantee covers only reads by the processor, and only memory regions without relaxed
+    /// ordering.
     #[doc(alias = "ibv_query_qp_data_in_order")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct DataOrder: u32 {
@@ -241,14 +248,15 @@ bitflags::bitflags! {
     }
 }
 
-/// The kind of operation (send, RDMA write or RDMA read) whose data arrives in local memory. The
-/// order in which the bytes become visible, a [`DataOrder`], can depend on the kind.
+/// The kind of operation that delivers data to local memory: the peer's send, the peer's RDMA
+/// write, or an RDMA read of this queue pair. The order in which the bytes become visible (a
+/// [`DataOrder`]) can depend on the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Arrival {
     /// The peer's send delivers the data to the memory of a receive.
     Send,
-    /// The peer's RDMA write delivers the data to exposed memory.
+    /// The peer's RDMA write delivers the data to memory that this process has exposed to the peer.
     Write,
     /// An RDMA read of this queue pair delivers the data to local memory.
     Read,

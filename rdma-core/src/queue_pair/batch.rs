@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::ffi::{ReceiveRing, ReceiveStaging, SendRing, SendStaging, Unstaged};
 use crate::memory::{Gather, Scatter};
 
-/// The error of posting a batch of which only some requests, or no requests, were posted. `B` is
-/// the type of the batch that the error gives back, `()` if the caller still owns the batch.
+/// The error of a call that posted only some of the requests of a batch, or no request. `B` is the
+/// type of the batch that the error gives back. `B` is `()` if the caller still owns the batch.
 #[derive(thiserror::Error)]
 #[error("{posted} requests of the batch were posted, the next one was not: {error}")]
 pub struct BatchError<B = ()> {
@@ -16,8 +16,9 @@ pub struct BatchError<B = ()> {
     pub posted: usize,
     /// The reason why the first refused request was not posted.
     pub error: Error,
-    /// The batch with the requests that were not posted, in their order. The program can post this
-    /// batch again or take the memory back. The value is `()` if the caller still owns the batch.
+    /// The batch, which now contains only the requests that were not posted, in their order. The
+    /// program can post this batch again or take the memory back. The value is `()` if the caller
+    /// still owns the batch.
     pub rest: B,
 }
 
@@ -33,20 +34,22 @@ impl<B> From<BatchError<B>> for Error {
     }
 }
 
-/// Send requests that are posted to the device together. Created by
+/// Send requests that one call posts to the device together. Created by
 /// [`SendQueue::batch`](super::SendQueue::batch).
 ///
-/// The batch assembles the requests in a buffer that the thread reuses, and posts them by one call
-/// of the driver. The call is `ibv_post_send` with a linked list. On queue pairs with [extended
-/// posting](super::QueuePairBuilder::extended_posting), if no request has several elements, the
-/// call is one sequence from `ibv_wr_start` to `ibv_wr_complete` instead. A batch allocates memory
-/// only if the thread has no free buffer of sufficient size: for the first batch of a thread, for a
-/// larger batch, for a third batch at the same time, and for a batch that another thread created.
-/// No code of the program runs during the call.
+/// The batch assembles the requests in a buffer of the current thread, and posts the requests by
+/// one call of the driver. The call is `ibv_post_send` with a linked list. On queue pairs with
+/// [extended posting](super::QueuePairBuilder::extended_posting), the call is one sequence from
+/// `ibv_wr_start` to `ibv_wr_complete` instead, unless a request has several scatter/gather
+/// elements. No code of the program runs during the call.
+///
+/// The thread reuses its buffers. A batch allocates memory only if the thread has no free buffer of
+/// sufficient size: for the first batch of a thread, for a larger batch, for a third batch at the
+/// same time, and for a batch that another thread created.
 ///
 /// Dropping the batch drops the memory of the requests that were not posted. Forgetting the batch
-/// (`mem::forget`) leaves that memory in the queue; the queue drops the memory when another request
-/// needs the space. Requests of a forgotten batch are never posted.
+/// (`mem::forget`) leaves that memory in the queue. The queue drops the memory when another request
+/// needs the space, and never posts the requests of a forgotten batch.
 ///
 /// A batch is `Send` if its queue and its memory are `Send`.
 #[derive(Debug)]
@@ -62,13 +65,13 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         }
     }
 
-    /// Adds a request to the batch, which posts it later. The batch keeps the memory of the
-    /// request.
+    /// Adds a request to the batch. [`Self::post`] posts the request later. The batch keeps the
+    /// memory of the request until then.
     ///
     /// # Errors
     ///
-    /// The errors of [`SendQueue::post`](super::SendQueue::post), except errors of the device,
-    /// which only [`Self::post`] returns.
+    /// The errors of [`SendQueue::post`](super::SendQueue::post), except errors of the device. Only
+    /// [`Self::post`] returns errors of the device.
     #[inline(always)]
     pub fn push(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>
     where
@@ -77,9 +80,9 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         self.staging.stage(request).map_err(PostError::new)
     }
 
-    /// Adds an inline request to the batch, like
-    /// [`SendQueue::post_inline`](super::SendQueue::post_inline). Posting the batch copies the
-    /// data, which stays borrowed until then:
+    /// Adds a request with inline data to the batch, like
+    /// [`SendQueue::post_inline`](super::SendQueue::post_inline). Inline data is copied when the
+    /// batch is posted. The data stays borrowed until then:
     ///
     /// ```compile_fail,E0597
     /// # use rdma_core::{Buffer, SendQueue, SendRequest};
@@ -97,7 +100,7 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     /// # Errors
     ///
     /// The errors of [`SendQueue::post_inline`](super::SendQueue::post_inline), except errors of
-    /// the device, which only [`Self::post`] returns.
+    /// the device. Only [`Self::post`] returns errors of the device.
     #[inline]
     pub fn push_inline<D>(&mut self, request: SendRequest<D>) -> Result<(), PostError<D>>
     where
@@ -123,9 +126,9 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The error of `ibv_post_send` or `ibv_wr_complete`, with the number of requests that were
-    /// posted before the refused one. The functions `ibv_wr_*` post either all requests or none.
-    /// The error contains the batch with the remaining requests.
+    /// The error of `ibv_post_send` or `ibv_wr_complete`. The error contains the number of requests
+    /// that were posted before the refused request, and the batch with the remaining requests. The
+    /// functions `ibv_wr_*` post either all requests or no request.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
@@ -141,11 +144,12 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         }
     }
 
-    /// Posts all requests, like [`Self::post`], and keeps the empty batch for more requests.
+    /// Posts all requests by one call of the driver, and returns their number. The batch is then
+    /// empty and can be used again.
     ///
-    /// While the batch exists, it borrows the queue, so the program cannot process completions,
-    /// which would free room. All requests that are posted through the batch must fit into the
-    /// queue.
+    /// The batch borrows the queue. Therefore the program cannot process completions, which would
+    /// free room in the queue, while the batch exists. All requests that are posted through the
+    /// batch must fit into the queue.
     ///
     /// ```
     /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
@@ -176,8 +180,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Removes the requests that were not posted from the batch, and returns their memory in the
-    /// order of addition. Inline requests have no memory to return.
+    /// Empties the batch, and returns the memory of the requests that were not posted, in the order
+    /// of addition. Inline requests have no memory to return.
     pub fn take_back(&mut self) -> Unposted<'_, T> {
         Unposted(self.staging.end())
     }
@@ -192,8 +196,9 @@ impl<T: Send + 'static> Drop for SendBatch<'_, T> {
     }
 }
 
-/// Receive requests that are posted to the device together, like the requests of a [`SendBatch`].
-/// Created by [`ReceiveQueue::batch`](super::ReceiveQueue::batch).
+/// Receive requests that one call posts to the device together. Created by
+/// [`ReceiveQueue::batch`](super::ReceiveQueue::batch). [`SendBatch`] describes when a batch
+/// allocates memory, and the effect of dropping a batch.
 #[derive(Debug)]
 pub struct ReceiveBatch<'a, T: Send + 'static> {
     staging: ReceiveStaging<'a, T>,
@@ -211,8 +216,8 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The errors of [`ReceiveQueue::post`](super::ReceiveQueue::post) that do not come from the
-    /// device. [`Self::post`] returns those of the device.
+    /// The errors of [`ReceiveQueue::post`](super::ReceiveQueue::post), except errors of the
+    /// device. Only [`Self::post`] returns errors of the device.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
     where
@@ -252,8 +257,8 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         }
     }
 
-    /// Posts all receives, and keeps the empty batch for more receives, like
-    /// [`SendBatch::post_and_keep`].
+    /// Posts all receives by one call of the driver, and returns their number. The batch is then
+    /// empty and can be used again, as in the example of [`SendBatch::post_and_keep`].
     ///
     /// # Errors
     ///
@@ -264,8 +269,8 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Removes the receives that were not posted from the batch, and returns their memory in the
-    /// order of addition.
+    /// Empties the batch, and returns the memory of the receives that were not posted, in the order
+    /// of addition.
     pub fn take_back(&mut self) -> Unposted<'_, T> {
         Unposted(self.staging.end())
     }
@@ -280,8 +285,9 @@ impl<T: Send + 'static> Drop for ReceiveBatch<'_, T> {
     }
 }
 
-/// An iterator over the memory of requests that were not posted, from [`SendBatch::take_back`] or
-/// [`ReceiveBatch::take_back`]. Dropping the iterator drops the remaining memory.
+/// An iterator over the memory of a batch's requests that were not posted. Created by
+/// [`SendBatch::take_back`] or [`ReceiveBatch::take_back`]. Dropping the iterator drops the
+/// remaining memory.
 #[derive(Debug)]
 pub struct Unposted<'a, T: Send + 'static>(Unstaged<'a, T>);
 
@@ -299,8 +305,8 @@ impl<T: Send + 'static> Drop for Unposted<'_, T> {
     }
 }
 
-/// Converts the outcome of posting a batch that the caller still owns: returns the number of posted
-/// requests, or an error that contains this number but not the batch.
+/// Converts the result of posting a batch: returns the number of posted requests, or an error with
+/// this number. The error does not contain the batch, because the caller still owns the batch.
 #[inline]
 pub(super) fn kept((posted, result): (usize, Result<(), Error>)) -> Result<usize, BatchError> {
     let refused = |error| BatchError {

@@ -19,7 +19,8 @@ use crate::memory::AccessFlags;
 use crate::protection_domain::ProtectionDomain;
 use crate::receive::{SharedReceiveQueue, XrcDomain};
 
-/// A builder for a queue pair, from [`ProtectionDomain::queue_pair`].
+/// A builder that collects the settings of a new queue pair and then creates the queue pair.
+/// Returned by [`ProtectionDomain::queue_pair`].
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes nothing until `build`"]
 pub struct QueuePairBuilder {
@@ -79,8 +80,9 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Makes the queue pair post requests by the functions `ibv_wr_*`. The queue pair can then post
-    /// the operations that the specification defines for its [`transport`](Self::transport).
+    /// Makes the queue pair post requests by the functions `ibv_wr_*` (extended posting). The queue
+    /// pair can post all operations that the specification defines for its
+    /// [`transport`](Self::transport).
     #[doc(alias = "ibv_create_qp_ex")]
     #[doc(alias = "IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")]
     pub fn extended_posting(mut self) -> Self {
@@ -88,8 +90,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Makes the queue pair post requests by the functions `ibv_wr_*`. The queue pair can then post
-    /// only the operations in `operations`.
+    /// Makes the queue pair post requests by the functions `ibv_wr_*` (extended posting). The queue
+    /// pair can post only the operations in `operations`.
     #[doc(alias = "ibv_create_qp_ex")]
     #[doc(alias = "send_ops_flags")]
     pub fn operations(mut self, operations: SendOperations) -> Self {
@@ -97,7 +99,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Makes every send request signaled, including requests that the program made unsignaled.
+    /// Makes every send request produce a completion, including requests that the program made
+    /// [unsignaled](super::SendRequest::unsignaled).
     #[doc(alias = "sq_sig_all")]
     pub fn signal_all(mut self) -> Self {
         self.signals_all = true;
@@ -115,16 +118,16 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets the XRC domain of an [`XrcTarget`](Transport::XrcTarget). The queue pair delivers
-    /// messages to the shared receive queues of this domain.
+    /// Sets the XRC domain of a queue pair of type [`XrcTarget`](Transport::XrcTarget). An XRC
+    /// domain is a group of shared receive queues, to which the queue pair delivers messages.
     #[doc(alias = "xrcd")]
     pub fn xrc_domain(mut self, domain: &XrcDomain) -> Self {
         self.xrc_domain = Some(Arc::clone(domain.handle()));
         self
     }
 
-    /// Sets the completion queue for send requests. By default [`Self::build`] creates a completion
-    /// queue of its own for the queue pair.
+    /// Sets the completion queue for send requests. By default, [`Self::build`] creates a
+    /// completion queue that only this queue pair uses.
     #[doc(alias = "send_cq")]
     pub fn send_completions(mut self, queue: &CompletionQueue) -> Self {
         self.send_completions = Some(queue.clone());
@@ -178,7 +181,7 @@ impl QueuePairBuilder {
     }
 
     /// Sets the maximum length in bytes of the [inline](super::SendRequest::inline) data of a
-    /// request, which is copied when the request is posted. The default is 0: no inline data.
+    /// request. Posting a request copies the inline data. The default is 0: no inline data.
     #[doc(alias = "max_inline_data")]
     pub fn inline_data(mut self, bytes: u32) -> Self {
         self.sizes.inline_data = bytes;
@@ -192,15 +195,16 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets the operations that the peer may perform through this queue pair. The memory must grant
-    /// these rights as well. The default is all remote rights.
+    /// Sets the remote access rights: the operations that the peer may perform through this queue
+    /// pair. The memory must also be registered with these rights. The default is all remote
+    /// rights.
     #[doc(alias = "qp_access_flags")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.access = access;
         self
     }
 
-    /// Sets the maximum number of RDMA reads and atomics of the peer that this queue pair processes
+    /// Sets the maximum number of RDMA reads and atomics that this queue pair executes for the peer
     /// at the same time. The default is 16. The limit of the device applies if it is lower.
     #[doc(alias = "max_dest_rd_atomic")]
     pub fn incoming_reads(mut self, count: u8) -> Self {
@@ -222,15 +226,15 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets optional properties that the queue pair gets at its creation, such as removing the VLAN
-    /// tag from received frames. Few devices support any of them.
+    /// Sets the creation flags of the queue pair, for example to remove the VLAN tag from received
+    /// frames. Few devices support creation flags.
     #[doc(alias = "IBV_QP_INIT_ATTR_CREATE_FLAGS")]
     pub fn create_flags(mut self, flags: QueuePairCreateFlags) -> Self {
         self.create_flags = flags;
         self
     }
 
-    /// Sets the queue pair number that sent packets contain as their source. Few devices support
+    /// Sets the source queue pair number in packets that the queue pair sends. Few devices support
     /// this setting.
     #[doc(alias = "source_qpn")]
     #[doc(alias = "IBV_QP_CREATE_SOURCE_QPN")]
@@ -239,8 +243,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets the maximum length of the headers of segmented sends (TSO) in bytes. Few devices
-    /// support segmentation.
+    /// Sets the maximum length in bytes of the packet headers of a segmented send. A segmented send
+    /// (TSO) is a send that the device divides into packets. Few devices support segmented sends.
     #[doc(alias = "max_tso_header")]
     #[doc(alias = "IBV_QP_INIT_ATTR_MAX_TSO_HEADER")]
     pub fn segmentation_header(mut self, bytes: u16) -> Self {
@@ -248,8 +252,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Creates the queue pair and moves it to INIT. Receives can then be posted, and the endpoint
-    /// can be sent to the peer.
+    /// Creates the queue pair and moves it to the state INIT. The program can then post receives,
+    /// and send the endpoint of the queue pair to the peer.
     ///
     /// # Errors
     ///
@@ -264,7 +268,8 @@ impl QueuePairBuilder {
         manual.prepared()
     }
 
-    /// Creates the queue pair in RESET. The program then performs each state transition itself.
+    /// Creates the queue pair in the state RESET. The program then performs each state transition
+    /// itself.
     ///
     /// # Errors
     ///
@@ -284,8 +289,8 @@ impl QueuePairBuilder {
         self.kind
     }
 
-    /// Creates the queue pair, to be used with the port and the GID in `address`, and moves it from
-    /// RESET to INIT by calling `init`.
+    /// Creates the queue pair for the local port and the GID in `address`. Then calls `init`, which
+    /// moves the queue pair from RESET to INIT.
     pub(crate) fn build_with(
         self,
         address: LocalAddress,
@@ -297,7 +302,7 @@ impl QueuePairBuilder {
         Ok(prepared)
     }
 
-    /// Creates the queue pair in the state RESET, to be used with the port and GID in `address`.
+    /// Creates the queue pair in the state RESET, for the local port and the GID in `address`.
     pub(crate) fn create_at(self, address: LocalAddress) -> Result<ManualQueuePair> {
         let attributes = self.domain.context().attributes()?;
         let parts = self.parts(address, &attributes, |plan| {
@@ -307,9 +312,10 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Converts a queue pair that other code or another process has created, for example a vendor's
-    /// extension, to a `ManualQueuePair`. `make` gets the objects and settings of this builder, and
-    /// takes ownership of the queue pair: it returns a handle that keeps these objects alive.
+    /// Converts an existing queue pair to a `ManualQueuePair`. Other code or another process has
+    /// created the queue pair, for example a vendor's extension. `make` gets the objects and
+    /// settings of this builder, takes ownership of the queue pair, and returns a handle that keeps
+    /// these objects alive.
     pub(crate) fn adopt(
         self,
         make: impl FnOnce(QueuePairPlan) -> Result<QueuePairHandle>,
@@ -325,7 +331,7 @@ impl QueuePairBuilder {
         self.send_completions.is_some()
     }
 
-    /// Returns the completion queues that the program has set.
+    /// Returns the completion queues that the program has set in this builder: none, one or two.
     pub(crate) fn completions(&self) -> impl Iterator<Item = Arc<CompletionQueueHandle>> {
         [&self.send_completions, &self.receive_completions]
             .into_iter()
@@ -333,7 +339,8 @@ impl QueuePairBuilder {
             .map(|queue| Arc::clone(queue.handle()))
     }
 
-    /// Creates a queue pair by calling `make`, and returns its handle with its settings.
+    /// Creates a queue pair by calling `make`, and returns the handle of the queue pair together
+    /// with its settings.
     fn parts(
         self,
         address: LocalAddress,
@@ -407,8 +414,9 @@ impl QueuePairBuilder {
 }
 
 impl QueuePairPlan {
-    /// Returns an error if the device does not support the transport, or if no device could create
-    /// a queue pair with these settings.
+    /// Returns an error if the device does not support XRC and the transport is XRC. Also returns
+    /// an error for settings with which no device can create a queue pair, such as an XRC target
+    /// without an XRC domain.
     fn checked_against(&self, device: &DeviceAttributes) -> Result<()> {
         let flags = device.as_raw().device_cap_flags;
         let xrc = matches!(self.kind, Transport::XrcInitiator | Transport::XrcTarget);

@@ -9,12 +9,12 @@ use crate::ffi::{CompletedRun, QueuePairHandle, Reserved, SlotGuard, Slots};
 use crate::memory::{Gather, Scatter};
 use crate::refused::Refused;
 
-/// Maximum number of slots (places for requests in flight) of a concurrent queue. A work request id
-/// contains the index of its slot, in 16 bits.
+/// Maximum number of slots of a concurrent queue. A slot is the storage for one request in flight.
+/// A work request id stores the index of the slot in 16 bits, which limits the number of slots.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// A reserved slot (the place for one request in flight) of a concurrent send queue. Dropping the
-/// value releases the slot for other requests.
+/// A reserved slot of a concurrent send queue. A slot is the storage for one request in flight.
+/// Dropping an unused `ReservedSlot` releases the slot for other requests.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, Context, ConnectOptions, SendRequest};
@@ -32,7 +32,7 @@ const MAX_SLOTS: u32 = 1 << 16;
 /// # Ok::<(), rdma_core::Error>(())
 /// ```
 ///
-/// A slot can be used for one request only:
+/// Posting a request consumes the `ReservedSlot`, so a second request needs another slot:
 ///
 /// ```compile_fail,E0382
 /// # use rdma_core::{Buffer, Result, SendRequest};
@@ -48,43 +48,45 @@ const MAX_SLOTS: u32 = 1 << 16;
 pub struct ReservedSlot<'q>(pub(super) SlotGuard<'q>);
 
 impl ReservedSlot<'_> {
-    /// Returns the index of the slot, which is less than the capacity of the queue.
+    /// Returns the index of the slot in its queue, from 0 to the capacity of the queue minus 1.
     #[inline]
     pub fn index(&self) -> u32 {
         self.0.index()
     }
 
-    /// Converts the reserved slot to a value that does not borrow the queue, so that a program can
-    /// store slot and queue in the same struct.
+    /// Converts the reserved slot to a value that does not borrow the queue. A program can then
+    /// store the slot and the queue in the same struct.
     pub fn detach(self) -> DetachedSlot {
         DetachedSlot(self.0.into_reserved())
     }
 }
 
-/// A [`ReservedSlot`] that does not borrow its queue, for a type that owns both the queue and the
-/// slot.
+/// A reserved slot of a concurrent send queue, without a borrow of the queue. A slot is the storage
+/// for one request in flight. A struct can contain both a `DetachedSlot` and the queue to which the
+/// slot belongs.
 ///
-/// [`ConcurrentSendQueue::attach`] converts the slot back. If a detached slot is dropped, the queue
-/// cannot use the slot any more.
+/// [`ConcurrentSendQueue::attach`] converts the value back to a [`ReservedSlot`]. If a detached
+/// slot is dropped, the queue cannot use the slot any more.
 #[derive(Debug)]
 #[must_use = "a detached slot is lost to its queue unless it is attached again"]
 pub struct DetachedSlot(Reserved);
 
 /// A send queue of a queue pair that several threads can use at the same time.
 ///
-/// A request takes three steps. [`reserve`](Self::reserve) returns a slot (the place for one
-/// request in flight), and the program can prepare the handling of the completion under the slot's
-/// index. [`post`](Self::post) posts the request. On completion, [`complete`](Self::complete)
+/// A request takes four calls. [`reserve`](Self::reserve) returns a slot, which is the storage for
+/// one request in flight. The program can use the index of the slot to prepare the handling of the
+/// completion. [`post`](Self::post) posts the request. On completion, [`complete`](Self::complete)
 /// returns the memory and [`release`](Self::release) frees the slot. Dropping the queue with
 /// requests in flight is safe: their memory is freed with the queue pair.
 ///
-/// A request may be [unsignaled](SendRequest::unsignaled): the completion of a later signaled
-/// request completes it as well. When unsignaled requests in a row fill half of the slots, the
-/// queue makes the next request signaled. Threads that post single unsignaled requests wait for
-/// each other; threads that post unsignaled requests in a [batch](Self::batch) do not.
+/// A request may be [unsignaled](SendRequest::unsignaled), which means without a completion of its
+/// own. The completion of a later signaled request then completes the unsignaled request as well.
+/// When unsignaled requests in a row fill half of the slots, the queue makes the next request
+/// signaled. Threads that post single unsignaled requests wait for each other. Threads that post
+/// unsignaled requests in a [batch](Self::batch) do not wait for each other.
 ///
-/// The queue is `Send` and `Sync`. The queue moves memory from one thread to another, but never
-/// gives two threads access to it at the same time.
+/// The queue is `Send` and `Sync`. The queue moves the memory of a request from one thread to
+/// another, but never gives two threads access to the memory at the same time.
 #[derive(Debug)]
 pub struct ConcurrentSendQueue<T: Send + 'static> {
     slots: Slots<T>,
@@ -98,28 +100,28 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         }
     }
 
-    /// Reserves a free slot (the place for one request in flight). Returns `None` if all slots are
-    /// in use.
+    /// Reserves a free slot, which is the storage for one request in flight. Returns `None` if all
+    /// slots are in use.
     #[inline]
     pub fn reserve(&self) -> Option<ReservedSlot<'_>> {
         self.slots.reserve().map(ReservedSlot)
     }
 
-    /// Converts a [detached](ReservedSlot::detach) slot of this queue back to a reserved slot that
-    /// borrows the queue.
+    /// Converts a slot that [`ReservedSlot::detach`] has detached from this queue back to a
+    /// [`ReservedSlot`], which borrows the queue.
     ///
     /// # Errors
     ///
-    /// Returns the slot, with [`Error::InvalidArgument`](crate::Error::InvalidArgument), if it
-    /// belongs to another queue.
+    /// Returns the slot, with [`Error::InvalidArgument`](crate::Error::InvalidArgument), if the
+    /// slot belongs to another queue.
     #[inline]
     pub fn attach(&self, slot: DetachedSlot) -> Result<ReservedSlot<'_>, Refused<DetachedSlot>> {
         let guard = self.slots.guard(slot.0).map(ReservedSlot);
         guard.map_err(|(error, slot)| Refused::new(DetachedSlot(slot), error))
     }
 
-    /// Posts a request in a reserved slot, which keeps the memory of the request until
-    /// [`Self::complete`] returns it. If posting fails, the slot is released.
+    /// Posts a send request. The reserved slot `slot` keeps the memory of the request until
+    /// [`Self::complete`] returns the memory. If posting fails, the slot is released.
     ///
     /// # Errors
     ///
@@ -136,9 +138,9 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
             .map_err(PostError::new)
     }
 
-    /// Posts an inline request, whose data the call copies. `slot` is a reserved place in the
-    /// queue, which the request occupies until it completes; [`Self::finish`] then returns the
-    /// slot.
+    /// Posts a request with inline data, which the call copies. The request occupies the reserved
+    /// slot `slot` until the request completes. [`Self::finish`] then returns the index of the
+    /// slot; [`Self::complete`] instead releases the slot.
     ///
     /// # Errors
     ///
@@ -154,17 +156,18 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
             .map_err(PostError::new)
     }
 
-    /// Creates a batch of at most `capacity` requests, which are posted to the device together. A
-    /// batch belongs to one thread. The program can use a batch repeatedly without further
-    /// allocations.
+    /// Creates an empty batch for at most `capacity` requests. One call posts all requests of the
+    /// batch to the device. Only one thread at a time can use the batch. The program can reuse the
+    /// batch without further allocations.
     pub fn batch(&self, capacity: usize) -> ConcurrentSendBatch<'_, T> {
         ConcurrentSendBatch::new(&self.slots, capacity)
     }
 
-    /// Returns the requests that `completion` completes: the signaled request, and the unsignaled
-    /// requests that were posted before it, the latest first. Each item of the iterator is the
-    /// index of a slot and the memory of its request. A slot stays in use until the program
-    /// [releases](Self::release) it. A completion of another queue completes no request.
+    /// Returns an iterator over the requests that `completion` completes: the signaled request, and
+    /// the unsignaled requests that were posted before it, the latest first. Each item contains the
+    /// index of the request's slot and the request's memory. The slot stays in use until the
+    /// program [releases](Self::release) the slot. A completion of another queue completes no
+    /// request.
     ///
     /// Inline requests, posted by [`Self::post_inline`], have no memory: the iterator skips them
     /// and releases their slots.
@@ -173,24 +176,25 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         CompletedMemory(self.finish(completion))
     }
 
-    /// Returns an iterator over the requests that `completion` completes, like [`Self::complete`],
-    /// but including inline requests. Each item is the index of a slot and the memory of its
-    /// request; `None` for an inline request. The program must [release](Self::release) each slot.
+    /// Returns an iterator over the requests that `completion` completes, including inline
+    /// requests, which [`Self::complete`] skips. Each item contains the index of the request's slot
+    /// and the request's memory, or `None` for an inline request. The program must
+    /// [release](Self::release) each slot.
     #[inline]
     pub fn finish(&self, completion: &WorkCompletion) -> CompletedSlots<'_, T> {
         let outcome = Outcome::of(completion);
         CompletedSlots(self.slots.complete_all(completion.id(), outcome))
     }
 
-    /// Releases the slot with the index `index`, whose request has completed, so that another
-    /// request can use the slot. Has no effect on a slot in any other state.
+    /// Releases the slot with the index `index`, so that another request can use the slot. The
+    /// slot's request must have completed. Releasing a slot in any other state has no effect.
     #[inline]
     pub fn release(&self, index: u32) {
         self.slots.release(index);
     }
 
-    /// Returns the number of slots: the maximum number of requests that are reserved, in flight, or
-    /// completed and not released yet.
+    /// Returns the number of slots of the queue. Each request occupies one slot from the
+    /// reservation to the release of the slot, so this number limits the requests in flight.
     pub fn capacity(&self) -> usize {
         self.slots.capacity()
     }
@@ -201,9 +205,10 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     }
 }
 
-/// An iterator over completed requests that have memory, from [`ConcurrentSendQueue::complete`].
-/// Each item is the index of a slot and the memory of its request. Dropping the iterator drops the
-/// memory of the remaining requests and releases their slots.
+/// An iterator over completed requests, without inline requests. Created by
+/// [`ConcurrentSendQueue::complete`]. Each item contains the index of the request's slot and the
+/// request's memory. Dropping the iterator drops the memory of the remaining requests and releases
+/// their slots.
 #[derive(Debug)]
 #[must_use = "memory that is not taken is dropped"]
 pub struct CompletedMemory<'q, T: Send + 'static>(CompletedSlots<'q, T>);
@@ -222,9 +227,10 @@ impl<T: Send + 'static> Iterator for CompletedMemory<'_, T> {
     }
 }
 
-/// An iterator over completed requests, from [`ConcurrentSendQueue::finish`]. Each item is the
-/// index of a slot and, except for inline requests, the memory of its request. Dropping the
-/// iterator drops the memory of the remaining requests and releases their slots.
+/// An iterator over completed requests, including inline requests. Created by
+/// [`ConcurrentSendQueue::finish`]. Each item contains the index of the request's slot and the
+/// request's memory, or `None` for an inline request. Dropping the iterator drops the memory of the
+/// remaining requests and releases their slots.
 #[derive(Debug)]
 #[must_use = "memory that is not taken is dropped"]
 pub struct CompletedSlots<'q, T: Send + 'static>(CompletedRun<'q, T>);
@@ -240,8 +246,9 @@ impl<T: Send + 'static> Iterator for CompletedSlots<'_, T> {
 
 /// A receive queue of a queue pair that several threads can use at the same time.
 ///
-/// Unlike a send, a receive needs no separate reservation: [`post`](Self::post) reserves a slot
-/// (the place for one receive in flight), and [`complete`](Self::complete) releases the slot.
+/// [`post`](Self::post) reserves a slot, which is the storage for one receive in flight.
+/// [`complete`](Self::complete) releases the slot. Unlike a send, a receive needs no separate
+/// reservation by the program.
 #[derive(Debug)]
 pub struct ConcurrentReceiveQueue<T: Send + 'static> {
     slots: Slots<T>,
@@ -269,16 +276,16 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
         self.slots.post_receive(memory).map_err(PostError::new)
     }
 
-    /// Creates a batch of at most `capacity` receives, which are posted to the device together. A
-    /// batch belongs to one thread. The program can use a batch repeatedly without further
-    /// allocations.
+    /// Creates an empty batch for at most `capacity` receives. One call posts all receives of the
+    /// batch to the device. Only one thread at a time can use the batch. The program can reuse the
+    /// batch without further allocations.
     pub fn batch(&self, capacity: usize) -> ConcurrentReceiveBatch<'_, T> {
         ConcurrentReceiveBatch::new(&self.slots, capacity)
     }
 
     /// Returns the memory of the receive that `completion` completes, or `None` for a completion of
-    /// another queue. If the receive succeeded, the first [`len`](WorkCompletion::len) bytes are
-    /// the message.
+    /// another queue. If the receive succeeded, the first [`len`](WorkCompletion::len) bytes of the
+    /// memory are the message.
     #[inline]
     pub fn complete(&self, completion: &WorkCompletion) -> Option<T> {
         let outcome = Outcome::of(completion);

@@ -7,14 +7,14 @@ use super::{BatchError, PostError, ReservedSlot, SendRequest};
 use crate::ffi::{Slots, SlotsStaging};
 use crate::memory::{Gather, Scatter};
 
-/// Send requests that one thread posts to the device together. Created by
+/// Send requests of one thread that one call posts to the device together. Created by
 /// [`ConcurrentSendQueue::batch`](super::ConcurrentSendQueue::batch).
 ///
-/// Each batch has its own buffer for requests, so threads that use separate batches wait for each
-/// other only in the driver. Posting empties the batch, and the batch can be used again. Dropping
-/// the batch releases the slots of requests that were not posted and drops their memory. Forgetting
-/// the batch (`mem::forget`) leaks that memory, and the slots stay in use until the queue is
-/// dropped.
+/// Each batch has its own buffer for requests. Threads that use separate batches therefore wait for
+/// each other only in the driver. Posting empties the batch, and the batch can be used again.
+/// Dropping the batch drops the memory of the requests that were not posted, and releases their
+/// slots. A slot is the storage for one request in flight. Forgetting the batch (`mem::forget`)
+/// leaks that memory, and the slots stay in use until the queue is dropped.
 #[derive(Debug)]
 pub struct ConcurrentSendBatch<'a, T: Send + 'static> {
     staging: SlotsStaging<'a, T, ibv_send_wr>,
@@ -27,17 +27,18 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
         }
     }
 
-    /// Adds a request to the batch, in a reserved slot of the queue. On failure the slot is
-    /// released.
+    /// Adds a request to the batch. The request occupies `slot`, which the caller has reserved in
+    /// the queue. If the request cannot be added, the slot is released.
     ///
-    /// A request may be [unsignaled](SendRequest::unsignaled): the completion of the next signaled
-    /// request completes it as well. The last request of each [`post`](Self::post) is always made
-    /// signaled, so a batch of `n` unsignaled requests has one completion.
+    /// A request may be [unsignaled](SendRequest::unsignaled), which means without a completion of
+    /// its own. The completion of the next signaled request then completes the unsignaled request
+    /// as well. The last request of each [`post`](Self::post) is always made signaled, so a batch
+    /// of `n` unsignaled requests has one completion.
     ///
     /// # Errors
     ///
     /// The errors of [`ConcurrentSendQueue::post`](super::ConcurrentSendQueue::post), except errors
-    /// of the device, which only [`Self::post`] returns; and
+    /// of the device. Only [`Self::post`] returns errors of the device.
     /// [`Error::QueueFull`](crate::Error::QueueFull) if the batch is full.
     #[inline]
     pub fn push(
@@ -76,16 +77,16 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Removes the requests that were not posted from the batch, releases their slots, and returns
-    /// their memory in the order of addition.
+    /// Empties the batch, releases the slots of the requests that were not posted, and returns the
+    /// memory of these requests in the order of addition.
     pub fn take_back(&mut self) -> impl Iterator<Item = T> {
         self.staging.end()
     }
 }
 
-/// Receive requests that one thread posts to the device together, like the requests of a
-/// [`ConcurrentSendBatch`]. Created by
-/// [`ConcurrentReceiveQueue::batch`](super::ConcurrentReceiveQueue::batch).
+/// Receive requests of one thread that one call posts to the device together. Created by
+/// [`ConcurrentReceiveQueue::batch`](super::ConcurrentReceiveQueue::batch). [`ConcurrentSendBatch`]
+/// describes the buffer of a batch, and the effect of dropping a batch.
 #[derive(Debug)]
 pub struct ConcurrentReceiveBatch<'a, T: Send + 'static> {
     staging: SlotsStaging<'a, T, ibv_recv_wr>,
@@ -103,7 +104,7 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
     /// # Errors
     ///
     /// The errors of [`ConcurrentReceiveQueue::post`](super::ConcurrentReceiveQueue::post), except
-    /// errors of the device, which only [`Self::post`] returns; and
+    /// errors of the device. Only [`Self::post`] returns errors of the device.
     /// [`Error::QueueFull`](crate::Error::QueueFull) if the batch is full.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
@@ -125,8 +126,8 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
         self.staging.len() == 0
     }
 
-    /// Posts all receives by one call of the driver, and returns their number, like
-    /// [`ConcurrentSendBatch::post`].
+    /// Posts all receives by one call of the driver, and returns their number. The batch is then
+    /// empty and can be used again. Posting an empty batch has no effect.
     ///
     /// # Errors
     ///
@@ -136,8 +137,8 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Removes the receives that were not posted from the batch, and returns their memory in the
-    /// order of addition.
+    /// Empties the batch, and returns the memory of the receives that were not posted, in the order
+    /// of addition.
     pub fn take_back(&mut self) -> impl Iterator<Item = T> {
         self.staging.end()
     }

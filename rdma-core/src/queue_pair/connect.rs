@@ -47,61 +47,67 @@ impl ConnectOptions {
         self
     }
 
-    /// Returns the path MTU that [`Self::mtu`] has set, or `None`.
+    /// Returns the path MTU that the program has set by [`Self::mtu`], or `None` if the program has
+    /// not set a path MTU.
     pub fn path_mtu(&self) -> Option<Mtu> {
         self.mtu
     }
 
-    /// Sets the acknowledgement timeout, after which a request is retransmitted: 4.096 us times two
-    /// to the power of `exponent`, which is at most 31. 0 means no timeout. The default is 14,
-    /// which is 67 ms. Devices may round the timeout up.
+    /// Sets the acknowledgement timeout, after which the device retransmits a request. The timeout
+    /// is 4.096 us times two to the power of `exponent`. The maximum exponent is 31; 0 means no
+    /// timeout. The default is 14, a timeout of 67 ms. Devices may round the timeout up.
     #[doc(alias = "timeout")]
     pub fn ack_timeout_exponent(mut self, exponent: u8) -> Self {
         self.timeout = exponent;
         self
     }
 
-    /// Sets the maximum number of retransmissions without a response, 0 to 7. After the last, the
-    /// connection fails. The default is 6. The kernel's Soft-RoCE device never gives up if the
-    /// value is 7.
+    /// Sets the maximum number of retransmissions, 0 to 7, of a request that the peer does not
+    /// acknowledge. After the last retransmission, the connection fails. The default is 6. With the
+    /// value 7, the kernel's Soft-RoCE device retransmits without a limit.
     #[doc(alias = "retry_cnt")]
     pub fn retries(mut self, retries: u8) -> Self {
         self.retries.unanswered = retries;
         self
     }
 
-    /// Sets the number of retries, 0 to 6, of a request for which the peer had no receive posted; 7
-    /// means no limit. The default is 7.
+    /// Sets the maximum number of retries, 0 to 6, after receiver-not-ready (RNR) responses. The
+    /// peer sends such a response if no receive is posted for the request. 7 means no limit. The
+    /// default is 7.
     #[doc(alias = "rnr_retry")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
         self.retries.not_ready = retries;
         self
     }
 
-    /// Sets the minimum time that the peer waits before it retries a request for which this side
-    /// had no receive posted. `code` is the code of a delay in the specification, 0 to 31 (IBTA
-    /// volume 1, table 45). The default is 12, which is 0.64 ms.
+    /// Sets the minimum time that the peer waits before a retry after a receiver-not-ready (RNR)
+    /// response. This side sends such a response if no receive is posted for a request. `code` is
+    /// the code of a delay in the specification, 0 to 31 (IBTA volume 1, table 45). The default is
+    /// 12, which is 0.64 ms.
     ///
-    /// The codes are not in ascending order. Code 1 is the shortest delay, 0.01 ms; every second
-    /// code doubles the delay, up to 491.52 ms for code 31. **Code 0 is the longest delay, 655.36
-    /// ms**, which a program gets if it forgets to set the attribute. [`Self::rnr_delay`] chooses
-    /// the code for a duration. A short delay exhausts the peer's
-    /// [`rnr_retries`](Self::rnr_retries), unless they are unlimited. A long delay stalls the
-    /// connection for that time whenever a message arrives before its receive is posted.
+    /// Code 1 is the shortest delay, 0.01 ms. From code 2 (0.02 ms) on, every second code doubles
+    /// the delay, up to 491.52 ms for code 31. **Code 0 is the longest delay, 655.36 ms.** A
+    /// program that forgets to set the attribute gets this delay. [`Self::rnr_delay`] chooses the
+    /// code for a duration.
+    ///
+    /// A short delay exhausts the peer's [`rnr_retries`](Self::rnr_retries), unless the number of
+    /// retries is unlimited. A long delay stalls the connection for that time whenever a message
+    /// arrives before its receive is posted.
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.retries.not_ready_timer = code;
         self
     }
 
-    /// Sets the minimum time that the peer waits before a retry, like [`Self::min_rnr_timer`], but
-    /// from a duration. Uses the shortest delay in the specification's table that is not less than
-    /// `delay`, or the longest delay of the table if all are shorter.
+    /// Sets the minimum time that the peer waits before a retry after a receiver-not-ready (RNR)
+    /// response. Uses the shortest delay in the specification's table that is not less than
+    /// `delay`, or the longest delay of the table if all delays are shorter.
+    /// [`Self::min_rnr_timer`] sets the same attribute by the code of a delay.
     pub fn rnr_delay(self, delay: Duration) -> Self {
         self.min_rnr_timer(retries::code_of(delay))
     }
 
-    /// Sets the traffic class. On RoCE v2 it is the DSCP and ECN byte of the IP header. The default
-    /// is 0.
+    /// Sets the traffic class of packets. On RoCE v2 the traffic class is the DSCP and ECN byte of
+    /// the IP header. The default is 0.
     pub fn traffic_class(mut self, class: u8) -> Self {
         self.traffic_class = class;
         self
@@ -121,16 +127,18 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets the flow label, 20 bits. RoCE v2 derives the UDP source port from it, which switches
-    /// use to distribute connections over several paths. The default is 0.
+    /// Sets the flow label of packets, 20 bits. RoCE v2 derives the UDP source port from the flow
+    /// label. Switches use the UDP source port to distribute connections over several paths. The
+    /// default is 0.
     pub fn flow_label(mut self, label: u32) -> Self {
         self.flow_label = label;
         self
     }
 
     /// Returns the minimum time after which a request to an unresponsive peer fails, or `None` if
-    /// such a request never fails. Devices may round the timeout up to four times its value (IBTA
-    /// volume 1, 9.9.2.1.1).
+    /// such a request never fails. The time is the acknowledgement timeout times the number of
+    /// transmissions. Devices may round the timeout up to four times its value (IBTA volume 1,
+    /// 9.9.2.1.1).
     pub fn time_to_failure(&self) -> Option<Duration> {
         let timeout = Duration::from_nanos(4096) * (1 << self.timeout.min(31));
         (self.timeout > 0).then(|| timeout * (u32::from(self.retries.unanswered) + 1))
@@ -147,8 +155,8 @@ impl ConnectOptions {
     }
 }
 
-/// Returns the modification that moves a queue pair from RESET to INIT and sets the port, the
-/// partition key and the remote access rights.
+/// Returns the modification that moves a queue pair from RESET to INIT. The modification sets the
+/// port and, depending on the transport, the partition key and the remote access rights.
 pub(super) fn initial(
     kind: Transport,
     address: &LocalAddress,
@@ -165,8 +173,8 @@ pub(super) fn initial(
     }
 }
 
-/// Returns the modification that moves a queue pair from INIT to RTR, so that it can receive from
-/// `remote`.
+/// Returns the modification that moves a queue pair from INIT to RTR (ready to receive). In RTR the
+/// queue pair can receive from `remote`.
 pub(super) fn ready_to_receive(
     kind: Transport,
     address: &LocalAddress,
@@ -196,8 +204,8 @@ pub(super) fn ready_to_receive(
     })
 }
 
-/// Returns the modification that moves a queue pair from RTR to RTS, so that it can send to
-/// `remote`.
+/// Returns the modification that moves a queue pair from RTR to RTS (ready to send). In RTS the
+/// queue pair can send to `remote`.
 pub(super) fn ready_to_send(
     kind: Transport,
     local: &Endpoint,

@@ -12,8 +12,9 @@ use crate::device::LocalAddress;
 use crate::ffi::QueuePairHandle;
 
 /// A queue pair that can send and receive (state RTS), connected to a peer or activated for
-/// datagrams. Clones, and the queues created from them, refer to the same queue pair. The queue
-/// pair is destroyed when the last clone and the last queue have been dropped.
+/// datagrams. Clones of the value, and queues that are created from a clone, refer to the same
+/// queue pair. The queue pair is destroyed when the last clone and the last queue have been
+/// dropped.
 ///
 /// `QueuePair` is `Send` and `Sync`, because verbs are thread-safe on queue pairs.
 #[doc(alias = "ibv_qp")]
@@ -48,14 +49,14 @@ impl QueuePair {
         self.parts.handle.kind()
     }
 
-    /// Returns the operations that can be posted by the functions `ibv_wr_*`. The set is empty
-    /// unless [`extended_posting`](super::QueuePairBuilder::extended_posting) was enabled.
+    /// Returns the operations that the program can post by the functions `ibv_wr_*`. The set is
+    /// empty if [`extended_posting`](super::QueuePairBuilder::extended_posting) was not enabled.
     #[doc(alias = "send_ops_flags")]
     pub fn operations(&self) -> SendOperations {
         self.parts.handle.operations()
     }
 
-    /// Returns the endpoint of the peer, or `None` if the transport is not connected to one peer.
+    /// Returns the endpoint of the peer, or `None` if the queue pair has no peer.
     pub fn remote(&self) -> Option<Endpoint> {
         self.parts.remote
     }
@@ -75,8 +76,8 @@ impl QueuePair {
         &self.parts.receive_completions
     }
 
-    /// Returns the maximum length of inline data in bytes. The device may have rounded the
-    /// requested length up.
+    /// Returns the maximum length in bytes of the inline data of a request. The device may have
+    /// rounded the requested length up.
     #[doc(alias = "max_inline_data")]
     pub fn inline_limit(&self) -> usize {
         self.parts.handle.sizes().inline_data as usize
@@ -94,8 +95,8 @@ impl QueuePair {
         self.parts.handle.sizes().receive_requests as usize
     }
 
-    /// Returns the capacities of the queue pair, as granted by the device. A device may round the
-    /// requested capacities up.
+    /// Returns the capacities that the device granted, such as the maximum number of outstanding
+    /// requests. A device may round the requested capacities up.
     #[doc(alias = "ibv_qp_cap")]
     pub fn capacities(&self) -> QueuePairCapacities {
         let granted = self.parts.handle.granted();
@@ -108,21 +109,21 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether every send request is signaled, including requests that the program made
-    /// unsignaled.
+    /// Returns whether every send request produces a completion (is signaled), including requests
+    /// that the program made unsignaled.
     #[doc(alias = "sq_sig_all")]
     pub fn signals_all(&self) -> bool {
         self.parts.handle.signals_all()
     }
 
-    /// Creates a queue, for a single owner, to post sends, writes, reads and atomics to this queue
-    /// pair.
+    /// Creates a send queue to post sends, writes, reads and atomics to this queue pair. Only one
+    /// thread at a time can use the queue.
     pub fn send_queue<T: Send + 'static>(&self) -> SendQueue<T> {
         SendQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Creates a queue to post receives to this queue pair. Only one thread at a time can use the
-    /// queue.
+    /// Creates a receive queue to post receives to this queue pair. Only one thread at a time can
+    /// use the queue.
     pub fn receive_queue<T: Send + 'static>(&self) -> ReceiveQueue<T> {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
@@ -137,7 +138,8 @@ impl QueuePair {
         ConcurrentReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Returns the underlying `ibv_qp`. The pointer is valid as long as this queue pair exists.
+    /// Returns a pointer to the underlying C object, `ibv_qp`. The pointer is valid as long as this
+    /// queue pair exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_qp {
         self.parts.handle.as_raw()
     }

@@ -12,7 +12,7 @@ use crate::address::AddressVector;
 use crate::error::{Error, Result};
 use crate::refused::Refused;
 
-/// A limit for the rate at which a queue pair sends (`ibv_qp_rate_limit_attr`).
+/// The limit of the rate at which a queue pair sends data (`ibv_qp_rate_limit_attr`).
 #[doc(alias = "ibv_qp_rate_limit_attr")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RateLimit {
@@ -48,12 +48,13 @@ impl QueuePair {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Applies `change`: changes attributes of the queue pair, and optionally its state. For a
-    /// change to RESET, use [`Self::reset`] instead.
+    /// Applies `change`: sets the attributes that `change` contains, which may include the state of
+    /// the queue pair. For a change to RESET, use [`Self::reset`] instead.
     ///
     /// # Errors
     ///
-    /// [`Error::RefusedModification`], and [`Error::InvalidArgument`] for a change to RESET.
+    /// [`Error::RefusedModification`] if the device refuses the change, and
+    /// [`Error::InvalidArgument`] for a change to RESET.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, change: &Modification) -> Result<()> {
         if change.state() == Some(QueuePairState::Reset) {
@@ -63,8 +64,8 @@ impl QueuePair {
         self.parts.modify(change)
     }
 
-    /// Moves the queue pair to the error state. All outstanding requests complete as flushed within
-    /// a bounded time, and messages of the peer are refused.
+    /// Moves the queue pair to the error state. The device completes all outstanding requests as
+    /// flushed (`IBV_WC_WR_FLUSH_ERR`) within a bounded time, and refuses messages of the peer.
     ///
     /// Requests that are posted later are also flushed. The Soft-RoCE driver of Linux flushes
     /// receives that are posted later only when the program calls this method again. The method may
@@ -79,9 +80,9 @@ impl QueuePair {
         self.parts.modify(&Modification::to(QueuePairState::Error))
     }
 
-    /// Begins to drain the send queue: moves the queue pair from RTS to SQD. Requests that the
-    /// device has started complete, later requests wait, and receives continue. If `notify` is set,
-    /// an asynchronous event reports that the send queue has drained.
+    /// Begins to drain the send queue: moves the queue pair from RTS to SQD (send queue drain).
+    /// Requests that the device has started complete, later requests wait, and receives continue.
+    /// If `notify` is set, an asynchronous event reports that the send queue has drained.
     ///
     /// # Errors
     ///
@@ -108,9 +109,10 @@ impl QueuePair {
         self.parts.modify(&rts)
     }
 
-    /// Resumes sending after a request of an unacknowledged transport failed: moves the queue pair
-    /// from the state [`QueuePairState::SendQueueError`] (SQE) to [`QueuePairState::ReadyToSend`].
-    /// The device has flushed the requests after the failed one; the program must post them again.
+    /// Resumes sending after a send request has failed: moves the queue pair from the state
+    /// [`QueuePairState::SendQueueError`] (SQE) to [`QueuePairState::ReadyToSend`]. Only transports
+    /// without acknowledgements use SQE. The device has flushed the requests after the failed
+    /// request, and the program must post these requests again.
     ///
     /// # Errors
     ///
@@ -132,9 +134,9 @@ impl QueuePair {
     /// [Pauses](Self::pause) the queue pair, and waits until the requests that the device has
     /// started have completed.
     ///
-    /// Later requests wait in the queue until [`Self::resume`] is called. Until then the queue pair
-    /// is in the state [`QueuePairState::SendQueueDrain`] (SQD), in which the path to the peer can
-    /// be changed.
+    /// Later requests wait in the queue until the program calls [`Self::resume`]. Until then the
+    /// queue pair is in the state [`QueuePairState::SendQueueDrain`] (SQD). In SQD the program can
+    /// change the path to the peer.
     ///
     /// # Errors
     ///
@@ -151,16 +153,19 @@ impl QueuePair {
     }
 
     /// Moves the queue pair to the [error](Self::fail) state, and waits until all posted requests
-    /// have completed. Afterwards the next poll of the completion queues returns the completions of
-    /// these requests, flushed or not, unless a concurrent poll has already returned them.
+    /// have completed. The next poll of the completion queues then returns the completions of these
+    /// requests, successful or flushed. If another thread polls at the same time, that thread may
+    /// have got the completions already.
     ///
-    /// The method posts a marker request without memory to each queue of the queue pair, and waits
-    /// for the completion of the markers. Other threads may poll the completion queues meanwhile;
-    /// these threads do not see the completions of the markers, except in a poll that began before
-    /// the call. The completion queues must have room for two additional completions; completion
-    /// queues that the queue pair created for itself have it. The method does not wait for receives
-    /// of a shared receive queue: the event `IBV_EVENT_QP_LAST_WQE_REACHED` reports that the queue
-    /// pair consumes no more of them.
+    /// The method posts a marker, a request without memory, to each queue of the queue pair, and
+    /// waits until the markers have completed. Other threads may poll the completion queues during
+    /// the call. Polls that begin during the call do not return the completions of markers; a poll
+    /// that began before the call may do so.
+    ///
+    /// The completion queues must have room for two additional completions. A completion queue that
+    /// the builder created for this queue pair has that room. The method does not wait for receives
+    /// of a shared receive queue. The event `IBV_EVENT_QP_LAST_WQE_REACHED` reports that the queue
+    /// pair consumes no more of these receives.
     ///
     /// # Errors
     ///
@@ -180,14 +185,14 @@ impl QueuePair {
     /// another peer.
     ///
     /// The device discards every request that has not completed. The memory of these requests is
-    /// freed, and no completion is reported. The device may also discard completions that were not
-    /// polled yet.
+    /// freed, and no completion is reported. The device may also discard completions that the
+    /// program has not polled yet.
     ///
     /// # Errors
     ///
-    /// Returns the queue pair, with [`Error::InUse`] while clones or queues of the queue pair
-    /// exist, because requests of such a queue would never complete, or with
-    /// [`Error::RefusedModification`].
+    /// Returns the queue pair with an error. The error is [`Error::InUse`] while clones or queues
+    /// of the queue pair exist, because requests of such a queue would never complete. The error is
+    /// [`Error::RefusedModification`] if the device refuses the change.
     #[doc(alias = "IBV_QPS_RESET")]
     pub fn reset(self) -> Result<ManualQueuePair, Refused<Self>> {
         let parts = match Arc::try_unwrap(self.parts) {
@@ -204,8 +209,8 @@ impl QueuePair {
     }
 
     /// Returns the order in which the data of a message is guaranteed to become visible in this
-    /// host's memory. Intended for programs that poll the last byte of a message instead of a
-    /// completion.
+    /// host's memory. Programs that poll the last byte of a message, instead of a completion,
+    /// depend on this order.
     ///
     /// `arrival` is the kind of operation that writes the data. The result is empty if the device
     /// guarantees no order.
@@ -215,7 +220,8 @@ impl QueuePair {
         DataOrder::from_bits_retain(bits)
     }
 
-    /// Returns the enhanced connection establishment (ECE) options that both devices use.
+    /// Returns the enhanced connection establishment (ECE) options that are in use: vendor-specific
+    /// options that the two devices have in common.
     ///
     /// # Errors
     ///
@@ -225,7 +231,8 @@ impl QueuePair {
         self.parts.handle.query_ece().map(Into::into)
     }
 
-    /// Limits the rate at which the queue pair sends (packet pacing), on devices that support it.
+    /// Limits the rate at which the queue pair sends data (packet pacing), if the device supports a
+    /// limit.
     ///
     /// # Errors
     ///
@@ -242,7 +249,7 @@ impl QueuePair {
     }
 }
 
-/// The time at which a wait with a time limit ends.
+/// The duration of a wait with a timeout, and the time at which the wait ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     timeout: Duration,
@@ -258,8 +265,9 @@ impl Deadline {
         }
     }
 
-    /// Sleeps for a short time, between two checks of a condition. Returns an error if the deadline
-    /// has passed. `what` is the name, in the error, of the event that the caller waits for.
+    /// Sleeps for 20 microseconds, or returns [`Error::TimedOut`] if the deadline has passed. The
+    /// caller checks a condition between two calls. `what` is the name of the awaited event in the
+    /// error.
     pub(super) fn wait(&self, what: &'static str) -> Result<()> {
         if self.end.is_some_and(|end| Instant::now() >= end) {
             let timeout = self.timeout;

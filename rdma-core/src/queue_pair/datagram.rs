@@ -20,15 +20,15 @@ impl Default for DatagramOptions {
 }
 
 impl DatagramOptions {
-    /// The queue key that [`Self::default`] uses. Example programs for verbs commonly use this key,
-    /// too.
+    /// The queue key (Q_Key) that [`Self::default`] uses. Example programs for verbs commonly use
+    /// the same key.
     pub const DEFAULT_QKEY: u32 = 0x1111_1111;
 
     /// Creates options with the queue key `qkey`. The queue pair drops packets that contain another
     /// queue key.
     ///
-    /// Keys with the highest bit set are privileged: if a send request contains such a key, the
-    /// device sends the queue key of the sending queue pair instead (IBTA volume 1, 10.2.5).
+    /// Keys with the highest bit set are privileged. If a send request contains a privileged key,
+    /// the device sends the queue key of the sending queue pair instead (IBTA volume 1, 10.2.5).
     #[doc(alias = "qkey")]
     pub fn new(qkey: u32) -> Self {
         Self {
@@ -46,14 +46,14 @@ impl DatagramOptions {
         self
     }
 
-    /// Returns the queue key with which the queue pair will be activated.
+    /// Returns the queue key (Q_Key) that the queue pair will have after activation.
     pub fn qkey(&self) -> u32 {
         self.qkey
     }
 }
 
 /// Returns the modification that moves a datagram or raw packet queue pair from INIT to RTR (ready
-/// to receive). Sets the queue key of `options` on datagram queue pairs.
+/// to receive). On datagram queue pairs, the modification also sets the queue key of `options`.
 pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Modification {
     let change = Modification::to(QueuePairState::ReadyToReceive);
     match kind {
@@ -63,8 +63,8 @@ pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Mo
 }
 
 /// Returns the modification that moves a datagram or raw packet queue pair from RTR (ready to
-/// receive) to RTS (ready to send). Sets the packet sequence number of `options`, or a random
-/// number, on datagram queue pairs.
+/// receive) to RTS (ready to send). On datagram queue pairs, the modification also sets the first
+/// packet sequence number: the number in `options`, or a random number.
 pub(super) fn ready_to_send(kind: Transport, options: &DatagramOptions) -> Result<Modification> {
     let sequence = options.packet_sequence;
     let sequence = sequence.unwrap_or_else(Endpoint::random_packet_sequence);

@@ -1,4 +1,4 @@
-//! Diagnosis of a modification that the device refused: finds the attributes that are wrong.
+//! Diagnosis of a modification that the device refused: finds the mistakes in the modification.
 
 use ibverbs_sys::{ibv_device_cap_flags, ibv_mig_state};
 
@@ -12,9 +12,9 @@ use crate::device::{DeviceAttributes, Gid, GidEntry, LinkLayer, PortAttributes, 
 use crate::error::Errno;
 use crate::ffi::QueuePairHandle;
 
-/// The values of a queue pair and its device, queried after the device refused a modification, in
-/// order to find the reason. A value that could not be queried is absent, and checks that need the
-/// value are skipped.
+/// The values of a queue pair and of its device that the diagnosis of a refused modification needs.
+/// The values are queried after the refusal. A value is absent if its query failed, and checks that
+/// need the value are then skipped.
 #[derive(Debug, Clone)]
 pub(super) struct QueriedValues {
     kind: Transport,
@@ -28,8 +28,8 @@ pub(super) struct QueriedValues {
 }
 
 impl QueriedValues {
-    /// Queries the state and port of the queue pair, and the attributes of its device and ports.
-    /// Values whose query fails are absent or have defaults.
+    /// Queries the state and port of the queue pair, and the attributes of its device and ports. A
+    /// value whose query fails is absent or has a default.
     pub(super) fn of(handle: &QueuePairHandle) -> Self {
         let context = Context::of(handle.domain().context());
         let attributes = handle.query(Set::STATE | Set::PORT).ok();
@@ -46,14 +46,14 @@ impl QueriedValues {
         }
     }
 
-    /// Returns the state that the queue pair was in when the modification was refused; `None` if it
-    /// is not known.
+    /// Returns the state of the queue pair at the time of the refused modification, or `None` if
+    /// the state could not be queried.
     pub(super) fn state(&self) -> Option<QueuePairState> {
         self.state
     }
 
-    /// Returns the flaws (mistakes) that this crate finds in the modification `wanted`, which the
-    /// device refused with `errno`.
+    /// Returns the flaws (mistakes) that this crate finds in the modification `wanted`. The device
+    /// has refused the modification with `errno`.
     pub(super) fn flaws(&self, wanted: &Modification, errno: Errno) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         self.add_violations(wanted, &mut flaws);
@@ -76,8 +76,8 @@ impl QueriedValues {
     }
 
     /// Adds a [`Flaw`] to `flaws` for each rule of the specification that the refused modification
-    /// `wanted` violates, for example about the attributes that a state transition needs. Adds
-    /// nothing if the state of the queue pair is not known.
+    /// `wanted` violates. An example is a missing attribute that the state transition requires.
+    /// Adds nothing if the state of the queue pair is not known.
     fn add_violations(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(from) = self.state else {
             return;
@@ -91,16 +91,16 @@ impl QueriedValues {
     }
 
     /// Returns whether `wanted` changes the path of an unreliable connection in the state SQD (send
-    /// queue drain). The kernel's system call for this also sets the port, which the state SQD does
-    /// not permit.
+    /// queue drain). Linux does not support this change: its system call also sets the port, which
+    /// the state SQD does not permit.
     fn changes_path_in_drain(&self, wanted: &Modification) -> bool {
         self.state == Some(QueuePairState::SendQueueDrain)
             && self.kind == Transport::UnreliableConnected
             && wanted.vector().is_some()
     }
 
-    /// Finds the attributes of the refused modification `wanted` that need a feature which the
-    /// queue pair's device does not have. Adds each to the reasons in `flaws`.
+    /// Adds a [`Flaw`] to `flaws` for each attribute in the refused modification `wanted` that
+    /// needs a feature missing from the device of the queue pair.
     fn add_unsupported(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(device) = &self.device else {
             return;
@@ -126,8 +126,8 @@ impl QueriedValues {
         }
     }
 
-    /// Adds a flaw to `flaws` for each attribute of the modification whose value the specification
-    /// or the device does not allow.
+    /// Adds a [`Flaw`] to `flaws` for each attribute of the modification `wanted` with a value
+    /// outside of the range that the specification or the device allows.
     fn add_out_of_range(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let mut within = |attribute, least: u64, most: u64, limit| {
             let value = wanted.number(attribute).unwrap_or(least);
@@ -175,7 +175,8 @@ impl QueriedValues {
         }
     }
 
-    /// Checks the address vector of the path to the peer, and adds each mistake in it to `flaws`.
+    /// Checks the address vector `vector` of the path to the peer, and adds a [`Flaw`] to `flaws`
+    /// if the address vector contains a mistake.
     fn check_path(
         &self,
         wanted: &Modification,
@@ -230,8 +231,8 @@ impl QueriedValues {
         }
     }
 
-    /// Returns the local port of the queue pair or, if it has no port yet, the port that the
-    /// modification sets.
+    /// Returns the number of the local port after the modification: the port that `wanted` sets or,
+    /// if `wanted` sets no port, the current port of the queue pair.
     fn local_port(&self, wanted: &Modification) -> u8 {
         if wanted.mask().contains(Set::PORT) {
             wanted.values().port_num
@@ -246,9 +247,10 @@ impl QueriedValues {
 }
 
 impl Modification {
-    /// Returns the flaws that this modification has for a queue pair of type `kind` in the state
-    /// `from`, according to the specification's tables of states and attributes. The check covers
-    /// neither the values of attributes nor the limits of a device.
+    /// Returns the flaws (mistakes) in this modification for a queue pair of type `kind` in the
+    /// state `from`. The method compares the modification with the specification's tables of states
+    /// and attributes. The check covers neither the values of attributes nor the limits of a
+    /// device.
     ///
     /// ```
     /// use rdma_core::{QueuePairState, Transport};

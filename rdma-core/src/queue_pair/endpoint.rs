@@ -4,8 +4,8 @@ use crate::device::{Gid, Mtu};
 use crate::error::{Error, Result};
 use crate::ffi;
 
-/// The parameters of one queue pair that its peer needs in order to connect to it. The two programs
-/// exchange their endpoints, for example over TCP.
+/// The parameters of a queue pair that the peer needs in order to connect to the queue pair. The
+/// two programs exchange their endpoints, for example over TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Endpoint {
@@ -19,23 +19,25 @@ pub struct Endpoint {
     pub lid: u16,
     /// Active MTU of the port, the upper limit of the path MTU.
     pub mtu: Mtu,
-    /// Maximum RDMA reads and atomics of the peer that this queue pair processes at the same time.
+    /// Maximum number of RDMA reads and atomics that this queue pair executes for the peer at the
+    /// same time.
     pub incoming_reads: u8,
-    /// Maximum outstanding RDMA reads and atomics of this queue pair.
+    /// Maximum number of outstanding RDMA reads and atomics of this queue pair.
     pub outgoing_reads: u8,
 }
 
-/// The largest number of 24 bits: the limit of queue pair numbers and packet sequence numbers.
+/// The largest 24-bit number. Queue pair numbers and packet sequence numbers must not be larger.
 pub(super) const LOW_24: u32 = 0x00ff_ffff;
 
-/// The name of an endpoint in error messages.
+/// The name that error messages use for an invalid endpoint.
 const ENDPOINT_NAME: &str = "endpoint of the peer";
 
 impl Endpoint {
     /// Length in bytes of the array that [`Self::to_bytes`] returns.
     pub const ENCODED_LEN: usize = 29;
 
-    /// Encodes the endpoint for sending to the peer, with numbers in network byte order.
+    /// Encodes the endpoint as bytes, which the program sends to the peer. Numbers are in network
+    /// byte order.
     pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[0..4].copy_from_slice(&self.queue_pair.to_be_bytes());
@@ -83,9 +85,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Returns a random first packet sequence number. A late packet of an earlier connection is
-    /// then unlikely to be accepted, and a process that cannot observe the packets of a connection
-    /// must guess the number to forge one.
+    /// Returns a random 24-bit number for the first packet that a queue pair sends. A random number
+    /// makes it unlikely that a late packet of an earlier connection is accepted. A process that
+    /// cannot observe the packets of a connection must guess the number to forge a packet.
     pub(crate) fn random_packet_sequence() -> u32 {
         ffi::random_word() & LOW_24
     }

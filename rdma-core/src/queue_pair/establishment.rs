@@ -2,8 +2,9 @@
 
 use ibverbs_sys::ibv_ece;
 
-/// Enhanced connection establishment (ECE) options of a vendor's device. The two sides exchange
-/// their options before they connect, and each side then sets the options that both support.
+/// The enhanced connection establishment (ECE) options of a vendor's device: a bit mask of optional
+/// features that the vendor defines. The two sides exchange their options before they connect. Each
+/// side then sets the options that both sides support.
 ///
 /// ```
 /// # fn example(prepared: &rdma_core::PreparedQueuePair, theirs: rdma_core::queue_pair::EnhancedEstablishment)
@@ -19,7 +20,7 @@ use ibverbs_sys::ibv_ece;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EnhancedEstablishment {
-    /// The vendor that defines the options.
+    /// The identifier of the vendor that defines the options.
     #[doc(alias = "vendor_id")]
     pub vendor: u32,
     /// The options, as a bit mask that the vendor defines.
@@ -27,8 +28,8 @@ pub struct EnhancedEstablishment {
 }
 
 impl EnhancedEstablishment {
-    /// Returns the options that both sides support: the options that are in `self` and in `other`.
-    /// If the vendors differ, the result has no options.
+    /// Returns the options that both `self` and `other` contain. If the vendors differ, the result
+    /// has no options.
     pub fn common(self, other: Self) -> Self {
         let options = if self.vendor == other.vendor {
             self.options & other.options

@@ -1,4 +1,4 @@
-//! Inline data: data that posting copies into the request, so that it needs no registration.
+//! Inline data: data that posting copies into the request. Inline data needs no registration.
 
 use crate::memory::Elements;
 
@@ -6,17 +6,16 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Data that is copied into a request when it is posted: a slice, several slices that form one
-/// message, or nothing (`()`). The trait is sealed.
+/// Data that posting copies into a request: a slice, several slices that form one message, or
+/// nothing (`()`). The trait is sealed.
 ///
 /// [`SendQueue::post_inline`](super::SendQueue::post_inline) and similar methods take such data.
-/// The queue pair must have been created with room for
-/// [`inline_data`](super::QueuePairBuilder::inline_data).
+/// [`QueuePairBuilder::inline_data`](super::QueuePairBuilder::inline_data) sets the maximum length.
 #[doc(alias = "ibv_data_buf")]
 #[doc(alias = "ibv_wr_set_inline_data_list")]
 pub trait InlineData: sealed::Sealed {
-    /// Appends the address and length of each slice of the data to `elements`. When the request is
-    /// posted, the bytes of these slices are copied.
+    /// Appends the address and length of each slice of the data to `elements`. Posting the request
+    /// then copies the bytes of these slices.
     fn collect(&self, elements: &mut Elements<'_>);
 }
 

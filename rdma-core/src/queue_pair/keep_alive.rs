@@ -1,4 +1,4 @@
-//! Objects that a send request keeps alive until it has completed.
+//! Objects that a send request keeps alive until the request has completed.
 
 use std::sync::Arc;
 
@@ -7,31 +7,32 @@ use crate::completion::WorkCompletion;
 use crate::error::{Error, Result};
 use crate::ffi::{QueuePairHandle, WindowChange};
 
-/// An object, other than memory, that a request keeps alive until it has completed. Rare variants
-/// are boxed: every slot (place for a request in flight) of every queue contains such a value, and
-/// with many queue pairs its size decides whether the slots fit into a processor's cache.
+/// An object, such as an address handle, that a request keeps alive until the request has
+/// completed. The memory of the request is stored separately. Rare variants are boxed to keep the
+/// value small: every queue stores such a value for each request in flight. With many queue pairs,
+/// the size decides whether these values fit into a processor's cache.
 #[derive(Debug)]
 pub(crate) enum KeepAlive {
     Nothing,
     Address(AddressHandle),
     Segmented(Box<Segmented>),
-    /// The change that the request makes to a memory window, which keeps the window and its memory
-    /// alive.
+    /// The change that the request makes to a memory window. The value keeps the window and the
+    /// memory of the window alive.
     Window(Box<WindowChange>),
 }
 
 const _: () = assert!(size_of::<KeepAlive>() <= 2 * size_of::<usize>());
 
-/// The headers and the address handle of a send that the device divides into packets (TSO). The
-/// request keeps both alive until it has completed.
+/// The packet headers and the address handle of a segmented send, which the device divides into
+/// packets (TSO). The request keeps both alive until the request has completed.
 #[derive(Debug)]
 pub(crate) struct Segmented {
     pub(crate) headers: Arc<[u8]>,
     pub(crate) address: Option<AddressHandle>,
 }
 
-/// The outcome of a request, which decides the new state of a memory window that the request
-/// changes.
+/// The outcome of a send request: not posted, succeeded or failed. If the request changes a memory
+/// window, the outcome decides the new state of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     NotPosted,
@@ -40,9 +41,9 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome (success or failure) that `completion` reports, which also applies to
-    /// the unsignaled requests before the completed one. If a request failed, unsignaled requests
-    /// before it may have succeeded, but are treated as failed.
+    /// Returns the outcome (success or failure) that `completion` reports. The outcome also applies
+    /// to the unsignaled requests before the completed request. If the completed request failed,
+    /// these unsignaled requests are treated as failed, although they may have succeeded.
     #[inline]
     pub(crate) fn of(completion: &WorkCompletion) -> Self {
         match completion.result() {
@@ -53,8 +54,8 @@ impl Outcome {
 }
 
 impl KeepAlive {
-    /// Releases the object that a request has kept alive, after the request has ended with
-    /// `outcome`. If the object is a memory window, also records whether the window is bound now.
+    /// Releases the object that a request has kept alive. The request has ended with `outcome`. If
+    /// the object is a memory window, also records whether the window is bound now.
     #[inline]
     pub(crate) fn settle(&mut self, outcome: Outcome) {
         if !matches!(self, Self::Nothing) {
@@ -62,10 +63,11 @@ impl KeepAlive {
         }
     }
 
-    /// Returns the outcome of an unsignaled request, which has no completion of its own: `later`,
-    /// the outcome of a later request. If the request changes a memory window, and the queue pair
-    /// was reset or restarted in between, returns [`Outcome::Failed`], because the later request
-    /// then proves nothing about this one.
+    /// Returns the outcome of an unsignaled request, which has no completion of its own. In general
+    /// the outcome is `later`, the outcome of a later request. If the request changes a memory
+    /// window, and the queue pair was reset or restarted between the two requests, the outcome is
+    /// [`Outcome::Failed`], because the later request then proves nothing about the earlier
+    /// request.
     #[inline]
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         match self {
@@ -74,8 +76,8 @@ impl KeepAlive {
         }
     }
 
-    /// Returns an error if the object of a request cannot be used with `queue_pair`, for example
-    /// because it is a memory window of another protection domain.
+    /// Returns an error if the object that the request keeps alive cannot be used with
+    /// `queue_pair`. An example is a memory window of another protection domain.
     #[inline]
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         match self {
@@ -98,8 +100,8 @@ impl KeepAlive {
         }
     }
 
-    /// Returns an error if the request changes a memory window of type 1. Such a request is posted
-    /// by its own call (`ibv_bind_mw`), so a batch cannot contain it.
+    /// Returns an error if the request changes a memory window of type 1. A batch cannot contain
+    /// such a request, because a separate call (`ibv_bind_mw`) must post the request.
     #[inline]
     pub(crate) fn refused_in_batches(&self) -> Option<Error> {
         match self {

@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Result};
 
-/// A value to check: its name for the error message, the value, and the maximum.
+/// A value to compare with a maximum. The fields are the name of the value for the error message,
+/// the value, and the maximum.
 pub(crate) struct Limit(pub(crate) &'static str, pub(crate) u32, pub(crate) u32);
 
 impl Limit {

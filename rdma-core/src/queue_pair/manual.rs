@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 
 /// A queue pair whose state transitions the program performs itself.
 ///
-/// Each transition is available in two forms: as a method that performs it, and as a
-/// [`Modification`] that the program can change before applying it. Requests cannot be posted to
-/// this type. In order to post, the program converts the value to a type with queues: to
-/// [`PreparedQueuePair`] in INIT, or to [`QueuePair`] in RTS.
+/// Each transition is available in two forms: as a method that performs the transition, and as a
+/// [`Modification`] that the program can change before applying it. The program cannot post
+/// requests to this type. To post requests, the program converts the value to a type with queues:
+/// to [`PreparedQueuePair`] in INIT, or to [`QueuePair`] in RTS.
 ///
 /// `ManualQueuePair` is `Send` and `Sync`, because verbs are thread-safe on queue pairs.
 ///
@@ -50,8 +50,9 @@ impl ManualQueuePair {
         self.parts
     }
 
-    /// Creates a `ManualQueuePair` from a queue pair that was just reset. Chooses a new packet
-    /// sequence number, so that late packets of the earlier connection are unlikely to be accepted.
+    /// Creates a `ManualQueuePair` from a queue pair that was just reset. The function chooses a
+    /// new packet sequence number, so that late packets of the earlier connection are unlikely to
+    /// be accepted.
     pub(super) fn renewed(parts: Parts) -> Self {
         let local = Endpoint {
             packet_sequence: Endpoint::random_packet_sequence(),
@@ -105,8 +106,8 @@ impl ManualQueuePair {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Applies `change`, which sets attributes of the queue pair and can also move it to another
-    /// state.
+    /// Applies `change`: sets the attributes that `change` contains, which may include the state of
+    /// the queue pair.
     ///
     /// # Errors
     ///
@@ -121,14 +122,15 @@ impl ManualQueuePair {
         self.parts.modify(change)
     }
 
-    /// Returns the modification that [`Self::to_init`] applies, which moves the queue pair from
-    /// RESET to INIT, and sets the port, the partition key and the remote access rights.
+    /// Returns the modification that moves the queue pair from RESET to INIT. The modification sets
+    /// the port and, depending on the transport, the partition key and the remote access rights.
+    /// [`Self::to_init`] applies this modification.
     pub fn initial(&self) -> Modification {
         self.parts.initial()
     }
 
-    /// Returns the modification that [`Self::to_rtr`] applies, which moves the queue pair from INIT
-    /// to RTR, for a connection to `remote`.
+    /// Returns the modification that moves the queue pair from INIT to RTR (ready to receive), for
+    /// a connection to `remote`. [`Self::to_rtr`] applies this modification.
     ///
     /// # Errors
     ///
@@ -143,8 +145,8 @@ impl ManualQueuePair {
         Ok(step)
     }
 
-    /// Returns the modification that [`Self::to_rts`] applies, which moves the queue pair from RTR
-    /// to RTS, for a connection to `remote`.
+    /// Returns the modification that moves the queue pair from RTR to RTS (ready to send), for a
+    /// connection to `remote`. [`Self::to_rts`] applies this modification.
     ///
     /// # Errors
     ///
@@ -158,8 +160,9 @@ impl ManualQueuePair {
         Ok(step)
     }
 
-    /// Returns two modifications for a queue pair without a peer: the first moves it from INIT to
-    /// RTR, the second from RTR to RTS.
+    /// Returns the two modifications that make a queue pair without a peer ready to send and
+    /// receive. The first modification moves the queue pair from INIT to RTR, and the second moves
+    /// the queue pair from RTR to RTS.
     ///
     /// # Errors
     ///
@@ -172,13 +175,13 @@ impl ManualQueuePair {
     ///
     /// # Errors
     ///
-    /// [`Error::RefusedModification`].
+    /// [`Error::RefusedModification`] if the device refuses the modification.
     #[doc(alias = "IBV_QPS_INIT")]
     pub fn to_init(&self) -> Result<()> {
         self.parts.modify(&self.initial())
     }
 
-    /// Moves the queue pair from INIT to RTR, for a connection to `remote`.
+    /// Moves the queue pair from INIT to RTR (ready to receive), for a connection to `remote`.
     ///
     /// # Errors
     ///
@@ -188,7 +191,7 @@ impl ManualQueuePair {
         self.parts.modify(&self.ready_to_receive(remote, options)?)
     }
 
-    /// Moves the queue pair from RTR to RTS, for a connection to `remote`.
+    /// Moves the queue pair from RTR to RTS (ready to send), for a connection to `remote`.
     ///
     /// # Errors
     ///
@@ -213,7 +216,8 @@ impl ManualQueuePair {
         self.parts.reset(&Modification::to(QueuePairState::Reset))
     }
 
-    /// Returns the enhanced connection establishment (ECE) options that the device supports.
+    /// Returns the enhanced connection establishment (ECE) options that the device supports:
+    /// vendor-specific options for a connection.
     ///
     /// # Errors
     ///
@@ -223,8 +227,8 @@ impl ManualQueuePair {
         self.parts.handle.query_ece().map(Into::into)
     }
 
-    /// Sets the device options that both sides have agreed to use (enhanced connection
-    /// establishment, ECE). The state must be RESET or INIT.
+    /// Sets the enhanced connection establishment (ECE) options that both sides have agreed to use.
+    /// The queue pair must be in the state RESET or INIT.
     ///
     /// # Errors
     ///
@@ -244,8 +248,8 @@ impl ManualQueuePair {
         Ok(PreparedQueuePair::new(self.parts))
     }
 
-    /// Converts a queue pair in RTS that is connected to `remote` to a [`QueuePair`], which can
-    /// send and receive.
+    /// Converts a connected queue pair in RTS to a [`QueuePair`], which can send and receive.
+    /// `remote` is the endpoint of the peer.
     ///
     /// # Errors
     ///
@@ -255,8 +259,7 @@ impl ManualQueuePair {
         Ok(self.parts.into_queue_pair(Some(*remote)))
     }
 
-    /// Converts a queue pair in RTS that has no peer to a [`QueuePair`], which can send and
-    /// receive.
+    /// Converts a queue pair in RTS without a peer to a [`QueuePair`], which can send and receive.
     ///
     /// # Errors
     ///
@@ -275,7 +278,8 @@ impl ManualQueuePair {
         Err(Error::invalid("queue pair", reason))
     }
 
-    /// Returns the underlying `ibv_qp`. The pointer is valid as long as this queue pair exists.
+    /// Returns a pointer to the underlying C object, `ibv_qp`. The pointer is valid as long as this
+    /// queue pair exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_qp {
         self.parts.handle.as_raw()
     }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::mem;
 
-/// Number of bits of a queue pair number that select an entry in one level of the map. Numbers have
-/// 24 bits (IBTA volume 1, 9.2.4), so the map has three levels.
+/// Number of bits of a queue pair number that each level of a [`QueuePairMap`] uses as an array
+/// index. Queue pair numbers have 24 bits (IBTA volume 1, 9.2.4), so the map has three levels.
 const LEVEL_BITS: u32 = 8;
 const LEVELS: u32 = 3;
 const WIDTH: usize = 1 << LEVEL_BITS;
@@ -12,9 +12,10 @@ const WIDTH: usize = 1 << LEVEL_BITS;
 /// A map from queue pair numbers to values, for a program that polls one completion queue for many
 /// queue pairs.
 ///
-/// A lookup reads three array elements, without hashing. A device may give the number of a
-/// destroyed queue pair to a new one. Late completions of the old queue pair are then passed to the
-/// new queue, which ignores them because of their work request ids.
+/// A lookup reads three array elements, without hashing. A device may reuse the number of a
+/// destroyed queue pair for a new queue pair. The map then returns the new queue for late
+/// completions of the old queue pair. The new queue ignores these completions because of their work
+/// request ids.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
@@ -49,20 +50,20 @@ const WIDTH: usize = 1 << LEVEL_BITS;
 /// # Ok::<(), rdma_core::Error>(())
 /// ```
 pub struct QueuePairMap<T> {
-    /// The nodes of all levels, each with an array of entries. In the last level an entry is the
-    /// index of a value, in the other levels the index of a node in the next level. An unused entry
-    /// is [`EMPTY`].
+    /// The nodes of all levels. Each node contains an array of entries. In the last level an entry
+    /// is the index of a value. In the other levels an entry is the index of a node in the next
+    /// level. An unused entry is [`EMPTY`].
     nodes: Vec<Node>,
-    /// Indexes of nodes that are not in use. All their entries are empty.
+    /// Indexes of nodes that are not in use. All entries of these nodes are empty.
     spare: Vec<u32>,
     values: Vec<Option<T>>,
     /// Indexes of elements of `values` that are not in use.
     vacant: Vec<u32>,
 }
 
-/// The index in unused entries of the [`QueuePairMap`]'s nodes. The node and the value at this
-/// index are empty, so a lookup needs no check for unused entries: it reads empty nodes, and ends
-/// at the empty value.
+/// The index that unused entries of a [`QueuePairMap`]'s nodes contain. The node and the value at
+/// this index are always empty. A lookup therefore needs no check for unused entries: the lookup
+/// reads empty nodes, and ends at the empty value.
 const EMPTY: u32 = 0;
 const ROOT: usize = 1;
 
@@ -78,9 +79,9 @@ const NO_ENTRIES: Node = Node {
     len: 0,
 };
 
-/// Returns the position, in a node of the level `level`, of the entry that leads to the value for
-/// the queue pair number `number`. Each of the three levels uses 8 bits of the number; level 0 uses
-/// the highest.
+/// Returns the position of an entry in the array of a node. The node is in the level `level`, and
+/// the entry leads to the value for the queue pair number `number`. Each of the three levels uses 8
+/// bits of the number; level 0 uses the highest bits.
 #[inline]
 fn entry(number: u32, level: u32) -> usize {
     (number >> (LEVEL_BITS * (LEVELS - 1 - level))) as usize & (WIDTH - 1)
@@ -136,8 +137,9 @@ impl<T> QueuePairMap<T> {
         None
     }
 
-    /// Returns the value for the queue pair with this number, for example the number in a
-    /// [completion](crate::WorkCompletion::queue_pair).
+    /// Returns the value for the queue pair with this number, or `None` if the map has no value for
+    /// the number. A [completion](crate::WorkCompletion::queue_pair) contains the number of its
+    /// queue pair.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
         self.values.get(self.find(number)?)?.as_ref()
@@ -151,7 +153,8 @@ impl<T> QueuePairMap<T> {
         self.values.get_mut(index)?.as_mut()
     }
 
-    /// Removes and returns the value for the queue pair with this number.
+    /// Removes the value for the queue pair with this number, and returns the value. Returns `None`
+    /// if the map has no value for the number.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let index = self.find(number)?;
         let value = self.values.get_mut(index)?.take()?;
@@ -194,9 +197,9 @@ impl<T> QueuePairMap<T> {
         self.values.iter_mut().flatten()
     }
 
-    /// Returns the position in `self.values` of the value for the queue pair number `number`. If
-    /// the map has no value for the number, the position is [`EMPTY`], whose element is `None`.
-    /// Returns `None` if the number has more than 24 bits.
+    /// Returns the index in `self.values` of the value for the queue pair number `number`. If the
+    /// map has no value for the number, the index is [`EMPTY`], and the element at this index is
+    /// `None`. Returns `None` if the number has more than 24 bits.
     #[inline]
     fn find(&self, number: u32) -> Option<usize> {
         // The top index is out of bounds for a number with more than 24 bits.
@@ -206,9 +209,9 @@ impl<T> QueuePairMap<T> {
         Some(self.nodes[leaf].entries[entry(number, 2)] as usize)
     }
 
-    /// Returns the index of a child node in the tree of the map, and creates the node if it does
-    /// not exist. `node` is the index of the parent, and `entry` is the child's position in the
-    /// parent.
+    /// Returns the index of a child node in the tree of the map, and creates the child node if it
+    /// does not exist. `node` is the index of the parent node, and `entry` is the position of the
+    /// child in the parent's array.
     fn child(&mut self, node: usize, entry: usize) -> usize {
         let child = self.nodes[node].entries[entry];
         if child != EMPTY {

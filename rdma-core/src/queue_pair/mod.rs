@@ -18,8 +18,8 @@
 //! [recovered](QueuePair::recover) from a failed send queue, moved to the [error
 //! state](QueuePair::fail), [drained](QueuePair::drain), and converted back by
 //! [`QueuePair::reset`]. A [`Modification`] changes single attributes. If the device refuses a
-//! modification, the error [`RefusedModification`] lists the flaws: violations of the
-//! specification's tables and of the device's limits.
+//! modification, the error [`RefusedModification`] lists the mistakes in the modification:
+//! violations of the specification's tables and of the device's limits.
 //!
 //! # Threads
 //!

@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::ffi::empty_attributes;
 use crate::memory::AccessFlags;
 
-/// A set of attribute changes to apply to a queue pair. Only attributes that the program sets in
-/// this value change.
+/// A set of attribute changes to apply to a queue pair. The changes affect only attributes that the
+/// program has set in this value.
 ///
 /// ```
 /// use rdma_core::QueuePairState;
@@ -33,7 +33,7 @@ pub struct Modification {
     alternate: Option<AlternatePath>,
 }
 
-/// A second path to the peer, which the device uses when the first path fails (IBTA volume 1,
+/// A second path to the peer, which the device uses when the primary path fails (IBTA volume 1,
 /// 17.2.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AlternatePath {
@@ -46,14 +46,14 @@ pub struct AlternatePath {
     /// The local port that the alternate path uses.
     #[doc(alias = "alt_port_num")]
     pub port: u8,
-    /// The acknowledgement timeout on the alternate path, as the exponent that is described at
-    /// [`Modification::ack_timeout_exponent`].
+    /// The exponent of the acknowledgement timeout on the alternate path.
+    /// [`Modification::ack_timeout_exponent`] describes the exponent.
     #[doc(alias = "alt_timeout")]
     pub ack_timeout_exponent: u8,
 }
 
-/// The state of a queue pair with regard to path migration, the change to its alternate path
-/// (`ibv_mig_state`; IBTA volume 1, 17.2.8).
+/// The path migration state of a queue pair (`ibv_mig_state`; IBTA volume 1, 17.2.8). Path
+/// migration is the change of a connection to the alternate path.
 #[doc(alias = "ibv_mig_state")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -91,8 +91,8 @@ impl MigrationState {
     }
 }
 
-/// The maximum numbers of requests and elements, and the maximum length of inline data, of a queue
-/// pair (`ibv_qp_cap`).
+/// The capacities of a queue pair (`ibv_qp_cap`): the maximum numbers of requests and of
+/// scatter/gather elements, and the maximum length of inline data.
 #[doc(alias = "ibv_qp_cap")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QueuePairCapacities {
@@ -132,7 +132,7 @@ impl Default for Modification {
 }
 
 impl Modification {
-    /// Creates an empty modification, which changes neither attributes nor the state.
+    /// Creates an empty modification, which changes no attribute of the queue pair.
     pub fn new() -> Self {
         Self {
             mask: AttributeMask::empty(),
@@ -142,8 +142,8 @@ impl Modification {
         }
     }
 
-    /// Creates a modification that moves the queue pair to `state`, which may also be the current
-    /// state.
+    /// Creates a modification that moves the queue pair to the state `state`. The queue pair may
+    /// already be in this state.
     #[doc(alias = "qp_state")]
     pub fn to(state: QueuePairState) -> Self {
         let mut new = Self::new().with(AttributeMask::STATE);
@@ -157,24 +157,25 @@ impl Modification {
     }
 
     /// Sets the state in which the queue pair must be before the modification. If the queue pair is
-    /// in another state, the device refuses the modification. Useful because a queue pair can
-    /// change its state without a request of the program.
+    /// in another state, the device refuses the modification. The check is useful because a queue
+    /// pair can change its state without a request of the program.
     #[doc(alias = "cur_qp_state")]
     pub fn assuming(mut self, state: QueuePairState) -> Self {
         self.values.cur_qp_state = state.to_raw();
         self.with(AttributeMask::CURRENT_STATE)
     }
 
-    /// Sets whether an asynchronous event reports that the send queue has drained: in the state
-    /// SQD, all requests that the device had started have completed.
+    /// Enables or disables the asynchronous event that reports a drained send queue. In the state
+    /// SQD, the send queue has drained when all requests that the device had started have
+    /// completed.
     #[doc(alias = "en_sqd_async_notify")]
     pub fn notify_drained(mut self, notify: bool) -> Self {
         self.values.en_sqd_async_notify = notify.into();
         self.with(AttributeMask::NOTIFY_DRAINED)
     }
 
-    /// Sets the operations that the peer may perform through the queue pair. The memory must grant
-    /// these rights as well.
+    /// Sets the remote access rights: the operations that the peer may perform through the queue
+    /// pair. The memory must also be registered with these rights.
     #[doc(alias = "qp_access_flags")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.values.qp_access_flags = access.bits();
@@ -194,67 +195,68 @@ impl Modification {
         self.with(AttributeMask::PORT)
     }
 
-    /// Sets the queue key (Q_Key) of the queue pair, which datagrams to the queue pair must
-    /// contain.
+    /// Sets the queue key (Q_Key) of the queue pair. Datagrams to the queue pair must contain this
+    /// key.
     pub fn qkey(mut self, key: u32) -> Self {
         self.values.qkey = key;
         self.with(AttributeMask::QKEY)
     }
 
-    /// Sets the address vector of the path to the peer.
+    /// Sets the address vector (addresses and routing parameters) of the primary path to the peer.
     #[doc(alias = "ah_attr")]
     pub fn address(mut self, vector: AddressVector) -> Self {
         self.address = Some(vector);
         self.with(AttributeMask::ADDRESS)
     }
 
-    /// Sets the path MTU.
+    /// Sets the path MTU, the maximum payload of a packet.
     pub fn path_mtu(mut self, mtu: Mtu) -> Self {
         self.values.path_mtu = mtu.to_raw();
         self.with(AttributeMask::PATH_MTU)
     }
 
-    /// Sets the acknowledgement timeout, after which a request is retransmitted: 4.096 us times two
-    /// to the power of `exponent`, which is at most 31. 0 means no timeout.
+    /// Sets the acknowledgement timeout, after which the device retransmits a request. The timeout
+    /// is 4.096 us times two to the power of `exponent`. The maximum exponent is 31; 0 means no
+    /// timeout.
     #[doc(alias = "timeout")]
     pub fn ack_timeout_exponent(mut self, exponent: u8) -> Self {
         self.values.timeout = exponent;
         self.with(AttributeMask::ACK_TIMEOUT)
     }
 
-    /// Sets the maximum number of retransmissions without a response, 0 to 7, after which the
-    /// connection fails.
+    /// Sets the maximum number of retransmissions, 0 to 7, of a request that the peer does not
+    /// acknowledge. After the last retransmission, the connection fails.
     #[doc(alias = "retry_cnt")]
     pub fn retries(mut self, retries: u8) -> Self {
         self.values.retry_cnt = retries;
         self.with(AttributeMask::RETRIES)
     }
 
-    /// Sets the number of retries, 0 to 6, of a request for which the peer had no receive posted; 7
-    /// means no limit.
+    /// Sets the maximum number of retries, 0 to 6, after receiver-not-ready (RNR) responses. The
+    /// peer sends such a response if no receive is posted for the request. 7 means no limit.
     #[doc(alias = "rnr_retry")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
         self.values.rnr_retry = retries;
         self.with(AttributeMask::RNR_RETRIES)
     }
 
-    /// Sets the minimum time that the peer waits before it retries a request for which this side
-    /// had no receive posted, as the code that is described at
-    /// [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer).
+    /// Sets the minimum time that the peer waits before a retry after a receiver-not-ready (RNR)
+    /// response. [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer) describes
+    /// `code`.
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.values.min_rnr_timer = code;
         self.with(AttributeMask::MIN_RNR_TIMER)
     }
 
-    /// Sets the first packet sequence number to be received, 24 bits: the number with which the
-    /// peer begins to send.
+    /// Sets the sequence number (PSN, 24 bits) of the first packet to receive. The peer must begin
+    /// to send with this number.
     #[doc(alias = "rq_psn")]
     pub fn receive_sequence(mut self, number: u32) -> Self {
         self.values.rq_psn = number;
         self.with(AttributeMask::RECEIVE_SEQUENCE)
     }
 
-    /// Sets the first packet sequence number to be sent, 24 bits.
+    /// Sets the sequence number (PSN, 24 bits) of the first packet to send.
     #[doc(alias = "sq_psn")]
     pub fn send_sequence(mut self, number: u32) -> Self {
         self.values.sq_psn = number;
@@ -268,7 +270,7 @@ impl Modification {
         self.with(AttributeMask::OUTGOING_READS)
     }
 
-    /// Sets the maximum number of RDMA reads and atomics of the peer that this queue pair processes
+    /// Sets the maximum number of RDMA reads and atomics that this queue pair executes for the peer
     /// at the same time.
     #[doc(alias = "max_dest_rd_atomic")]
     pub fn incoming_reads(mut self, count: u8) -> Self {
@@ -276,22 +278,22 @@ impl Modification {
         self.with(AttributeMask::INCOMING_READS)
     }
 
-    /// Sets the alternate path to the peer, which the device uses when the first path fails.
+    /// Sets the alternate path to the peer, which the device uses when the primary path fails.
     #[doc(alias = "alt_ah_attr")]
     pub fn alternate_path(mut self, path: AlternatePath) -> Self {
         self.alternate = Some(path);
         self.with(AttributeMask::ALTERNATE_PATH)
     }
 
-    /// Sets the state of path migration (the change to the alternate path), for example to request
-    /// the migration.
+    /// Sets the path migration state, for example to request the change to the alternate path.
     #[doc(alias = "path_mig_state")]
     pub fn migration(mut self, state: MigrationState) -> Self {
         self.values.path_mig_state = state.to_raw();
         self.with(AttributeMask::MIGRATION)
     }
 
-    /// Sets the capacities of the send and receive queues. Hardly any device supports this change.
+    /// Sets the capacities of the send and receive queues, such as the maximum number of
+    /// outstanding requests. Hardly any device supports this change.
     #[doc(alias = "cap")]
     pub fn capacities(mut self, capacities: QueuePairCapacities) -> Self {
         self.values.cap = ibv_qp_cap {
@@ -304,15 +306,15 @@ impl Modification {
         self.with(AttributeMask::CAPACITIES)
     }
 
-    /// Sets the number of the peer's queue pair, 24 bits.
+    /// Sets the queue pair number (24 bits) of the peer.
     #[doc(alias = "dest_qp_num")]
     pub fn destination(mut self, queue_pair: u32) -> Self {
         self.values.dest_qp_num = queue_pair;
         self.with(AttributeMask::DESTINATION)
     }
 
-    /// Sets the maximum rate at which the queue pair sends, in kilobits per second; 0 means the
-    /// rate of the port.
+    /// Sets the maximum rate at which the queue pair sends data, in kilobits per second. 0 means
+    /// the rate of the port.
     pub fn rate_limit(mut self, kilobits: u32) -> Self {
         self.values.rate_limit = kilobits;
         self.with(AttributeMask::RATE_LIMIT)
@@ -329,8 +331,8 @@ impl Modification {
         self.mask
     }
 
-    /// Returns the state to which the modification moves the queue pair, or `None` if it does not
-    /// change the state.
+    /// Returns the state to which the modification moves the queue pair, or `None` if the
+    /// modification does not change the state.
     pub fn state(&self) -> Option<QueuePairState> {
         let state = QueuePairState::from_raw(self.values.qp_state);
         self.mask.contains(AttributeMask::STATE).then_some(state)
@@ -407,8 +409,8 @@ impl fmt::Debug for Modification {
 }
 
 impl Modification {
-    /// Returns the value of an attribute as a number; `None` if the attribute is not a single
-    /// number.
+    /// Returns the value of one attribute of the modification as a number. Returns `None` if the
+    /// value is not a single number, as for an address vector.
     pub(super) fn number(&self, attribute: AttributeMask) -> Option<u64> {
         let values = &self.values;
         Some(match attribute {

@@ -5,16 +5,17 @@ use super::{Modification, QueuePairState, RefusedModification};
 use crate::error::{Error, Result};
 use crate::ffi::QueuePairHandle;
 
-/// Applies the modification `wanted` to the queue pair.
+/// Applies the modification `wanted` to the queue pair. If the device refuses the modification, the
+/// error lists the mistakes in the modification.
 ///
-/// Passes the attributes to the device without a check, because a device may allow modifications
-/// that the specification forbids. Only if the device refuses the modification, determines which
-/// attributes are wrong.
+/// The function does not check the attributes before the call, because a device may allow
+/// modifications that the specification forbids. Only after a refusal, the function determines
+/// which attributes are wrong.
 ///
 /// # Errors
 ///
-/// [`Error::RefusedModification`], and [`Error::InUse`] for a change to RESET by a thread that is
-/// polling the queue pair's completions.
+/// [`Error::RefusedModification`] if the device refuses the modification. [`Error::InUse`] for a
+/// change to RESET by a thread that is polling the queue pair's completions.
 pub(crate) fn modify(handle: &QueuePairHandle, wanted: &Modification) -> Result<()> {
     if wanted.state() == Some(QueuePairState::Reset) {
         // At a change to RESET the driver removes the queue pair's completions from the completion

@@ -35,16 +35,16 @@ pub(crate) enum Operation {
         placement: Placement,
         whole: bool,
     },
-    /// A change to a memory window: binding it, or ending its binding. The parameters are in the
-    /// request's `KeepAlive::Window`.
+    /// A change to a memory window: the request binds the window or ends its binding. The
+    /// parameters are in the request's `KeepAlive::Window`.
     Window {
         binds: bool,
     },
 }
 
 impl Operation {
-    /// Returns the operation flag with which a queue pair must be created to post this operation by
-    /// `ibv_wr_*`.
+    /// Returns the creation flag for this operation. A queue pair must be created with this flag to
+    /// post the operation by `ibv_wr_*`.
     pub(crate) fn needs(self) -> SendOperations {
         match self {
             Self::Send { immediate: None } => SendOperations::SEND,
@@ -64,7 +64,8 @@ impl Operation {
         }
     }
 
-    /// Returns whether the device writes to the local memory of the request, as for a read.
+    /// Returns whether the device writes to the local memory of the request. Only reads and atomics
+    /// (compare-and-swap, fetch-and-add) write to local memory.
     #[inline]
     pub(crate) fn writes_memory(self) -> bool {
         matches!(
@@ -93,8 +94,8 @@ impl Operation {
     }
 }
 
-/// The guarantee that a flush gives about earlier writes (`ibv_placement_type`; IBTA volume 1,
-/// 9.4.8).
+/// The guarantee that a flush request gives about earlier RDMA writes (`ibv_placement_type`; IBTA
+/// volume 1, 9.4.8).
 #[doc(alias = "ibv_placement_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

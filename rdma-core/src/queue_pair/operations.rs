@@ -1,4 +1,5 @@
-//! Creation parameters of a queue pair: the operations that it can post by `ibv_wr_*`, and flags.
+//! Creation parameters of a queue pair: the operations that the queue pair can post by `ibv_wr_*`,
+//! and the creation flags.
 
 use ibverbs_sys::{ibv_qp_create_flags as create, ibv_qp_create_send_ops_flags as raw};
 
@@ -35,17 +36,18 @@ bitflags::bitflags! {
         /// The queue pair can post atomic fetch-and-add operations.
         #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD")]
         const FETCH_AND_ADD = raw::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64;
-        /// The queue pair can post invalidations of remote keys of this process.
+        /// The queue pair can post local invalidations: requests that invalidate a remote key of
+        /// this process.
         #[doc(alias = "IBV_QP_EX_WITH_LOCAL_INV")]
         const INVALIDATE = raw::IBV_QP_EX_WITH_LOCAL_INV.0 as u64;
-        /// The queue pair can post bindings of memory windows.
+        /// The queue pair can post requests that bind memory windows.
         #[doc(alias = "IBV_QP_EX_WITH_BIND_MW")]
         const BIND_WINDOW = raw::IBV_QP_EX_WITH_BIND_MW.0 as u64;
         /// The queue pair can post sends that invalidate a key of the peer.
         #[doc(alias = "IBV_QP_EX_WITH_SEND_WITH_INV")]
         const SEND_WITH_INVALIDATE = raw::IBV_QP_EX_WITH_SEND_WITH_INV.0 as u64;
-        /// The queue pair can post segmented sends (TSO): the device splits a large TCP segment
-        /// into packets.
+        /// The queue pair can post segmented sends (TSO). The device splits the large TCP segment
+        /// of such a send into packets.
         #[doc(alias = "IBV_QP_EX_WITH_TSO")]
         const SEGMENTATION = raw::IBV_QP_EX_WITH_TSO.0 as u64;
         /// The queue pair can post flushes, which make earlier writes to the peer's memory
@@ -61,9 +63,9 @@ bitflags::bitflags! {
 }
 
 impl SendOperations {
-    /// Returns an error if the set contains atomic writes or flushes and the device does not
-    /// support them. The check is needed because the Soft-RoCE driver of Linux also creates queue
-    /// pairs for operations that its kernel module does not support.
+    /// Returns an error if the set contains an operation that the device does not support. Only
+    /// atomic writes and flushes are checked. The check is needed because the Soft-RoCE driver of
+    /// Linux also creates queue pairs for operations that its kernel module does not support.
     pub(super) fn check_capabilities(self, context: &Context) -> Result<()> {
         let flushes = DeviceCapabilities::FLUSH_GLOBAL | DeviceCapabilities::FLUSH_PERSISTENT;
         let rare = [
@@ -112,7 +114,7 @@ impl SendOperations {
 }
 
 bitflags::bitflags! {
-    /// Optional properties that a queue pair gets at its creation (`ibv_qp_create_flags`).
+    /// Flags for optional properties of a new queue pair (`ibv_qp_create_flags`).
     #[doc(alias = "ibv_qp_create_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct QueuePairCreateFlags: u32 {

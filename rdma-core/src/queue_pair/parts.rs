@@ -1,4 +1,4 @@
-//! The data that queue pair values have in every state.
+//! The data that the queue pair types of all states share.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::ffi::QueuePairHandle;
 use crate::memory::AccessFlags;
 
 /// The data that `ManualQueuePair`, `PreparedQueuePair` and `QueuePair` share: the handle, the
-/// completion queues, the address and the settings.
+/// completion queues, the address and the settings of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) handle: Arc<QueuePairHandle>,
@@ -38,7 +38,8 @@ impl Parts {
         Ok(QueuePairState::from_raw(now.qp_state))
     }
 
-    /// Moves the queue pair to RESET by `change`. Fails if another handle to the queue pair exists.
+    /// Moves the queue pair to RESET by applying `change`. Returns [`Error::InUse`] if another
+    /// handle to the queue pair exists.
     pub(super) fn reset(&self, change: &Modification) -> Result<()> {
         if Arc::strong_count(&self.handle) > 1 {
             return Err(self.in_use());
@@ -56,8 +57,9 @@ impl Parts {
         initial(kind, &self.address, self.access, self.pkey_index)
     }
 
-    /// Returns the modifications for a connection to `remote`: the first moves the queue pair from
-    /// INIT to RTR, the second from RTR to RTS.
+    /// Returns the two modifications that connect the queue pair to `remote`. The first
+    /// modification moves the queue pair from INIT to RTR, and the second moves the queue pair from
+    /// RTR to RTS.
     pub(super) fn connecting(
         &self,
         remote: &Endpoint,
@@ -74,8 +76,9 @@ impl Parts {
         ])
     }
 
-    /// Returns the modifications for a queue pair without a peer: the first moves it from INIT to
-    /// RTR, the second from RTR to RTS.
+    /// Returns the two modifications that make a queue pair without a peer ready to send and
+    /// receive. The first modification moves the queue pair from INIT to RTR, and the second moves
+    /// the queue pair from RTR to RTS.
     pub(super) fn activating(&self, options: &DatagramOptions) -> Result<[Modification; 2]> {
         let kind = self.handle.kind();
         if kind.is_connected() {
@@ -89,7 +92,7 @@ impl Parts {
     }
 
     /// Converts a queue pair in RTS to a [`QueuePair`], which can send and receive. `remote` is the
-    /// peer's endpoint.
+    /// endpoint of the peer, or `None` if the queue pair has no peer.
     pub(super) fn into_queue_pair(self, remote: Option<Endpoint>) -> QueuePair {
         QueuePair::new(Self { remote, ..self })
     }

@@ -11,8 +11,8 @@ use crate::device::LocalAddress;
 use crate::error::Result;
 use crate::ffi::QueuePairHandle;
 
-/// A queue pair in INIT, which is neither connected nor activated yet. The program can post
-/// receives to it, but no sends.
+/// A queue pair in the state INIT, before its connection or activation. The program can post
+/// receives to the queue pair, but no sends.
 ///
 /// `PreparedQueuePair` is `Send` and `Sync`, because verbs are thread-safe on queue pairs.
 ///
@@ -68,8 +68,8 @@ impl PreparedQueuePair {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Creates a queue, for a single owner, to post receives to this queue pair. Receives can be
-    /// posted before the peer sends.
+    /// Creates a receive queue to post receives to this queue pair. Only one thread at a time can
+    /// use the queue. Receives can be posted before the peer sends.
     pub fn receive_queue<T: Send + 'static>(&self) -> ReceiveQueue<T> {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
@@ -79,7 +79,8 @@ impl PreparedQueuePair {
         ConcurrentReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Returns the enhanced connection establishment (ECE) options that the device supports.
+    /// Returns the enhanced connection establishment (ECE) options that the device supports:
+    /// vendor-specific options for a connection.
     ///
     /// # Errors
     ///
@@ -91,7 +92,7 @@ impl PreparedQueuePair {
     }
 
     /// Sets the enhanced connection establishment (ECE) options that both sides have agreed to use.
-    /// Must be called before connecting.
+    /// The program must call this method before connecting.
     ///
     /// # Errors
     ///
@@ -101,8 +102,8 @@ impl PreparedQueuePair {
         self.parts.handle.set_ece(on.into())
     }
 
-    /// Connects this queue pair to the peer's queue pair: moves it from INIT to RTR and then to
-    /// RTS.
+    /// Connects this queue pair to the peer's queue pair: moves this queue pair from INIT to RTR
+    /// and then to RTS.
     ///
     /// The method is for connected transports; for datagrams, use [`Self::activate`]. The peer must
     /// connect to the [`endpoint`](Self::endpoint) of this queue pair as well. Connecting sends no
@@ -122,9 +123,9 @@ impl PreparedQueuePair {
         Ok(self.parts.into_queue_pair(Some(*remote)))
     }
 
-    /// Activates a [`Transport::Datagram`] or [`Transport::RawPacket`] queue pair, which has no
-    /// peer: makes it ready to receive and to send. Raw packet queue pairs ignore the queue key in
-    /// `options`.
+    /// Activates a queue pair without a peer, of type [`Transport::Datagram`] or
+    /// [`Transport::RawPacket`]: makes the queue pair ready to receive and to send. Raw packet
+    /// queue pairs ignore the queue key in `options`.
     ///
     /// # Errors
     ///
@@ -149,9 +150,9 @@ impl PreparedQueuePair {
         &self.parts.handle
     }
 
-    /// Converts a queue pair that the caller has already made ready to send (RTS) to a
-    /// [`QueuePair`] with the endpoints `local` and `remote`. `remote` is `None` if the queue pair
-    /// has no peer.
+    /// Converts a queue pair in the state RTS (ready to send) to a [`QueuePair`] with the endpoints
+    /// `local` and `remote`. The caller has already moved the queue pair to RTS. `remote` is `None`
+    /// if the queue pair has no peer.
     pub(crate) fn into_rts(self, local: Endpoint, remote: Option<Endpoint>) -> QueuePair {
         let parts = Parts {
             local,
@@ -160,7 +161,8 @@ impl PreparedQueuePair {
         parts.into_queue_pair(remote)
     }
 
-    /// Returns the underlying `ibv_qp`. The pointer is valid as long as this queue pair exists.
+    /// Returns a pointer to the underlying C object, `ibv_qp`. The pointer is valid as long as this
+    /// queue pair exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_qp {
         self.parts.handle.as_raw()
     }

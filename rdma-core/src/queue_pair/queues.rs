@@ -38,7 +38,7 @@ impl<T> From<PostError<T>> for Error {
     }
 }
 
-/// A send queue of a queue pair, which has a single owner.
+/// A send queue of a queue pair, for use by one thread at a time.
 ///
 /// The queue keeps the memory of each request until the request has completed. Dropping the queue
 /// with requests in flight is safe: their memory is freed with the queue pair.
@@ -58,16 +58,18 @@ impl<T: Send + 'static> SendQueue<T> {
     }
 
     /// Posts a send request to the queue pair. The queue keeps the memory of the request until
-    /// [`Self::complete`] returns it.
+    /// [`Self::complete`] returns the memory.
     ///
     /// # Errors
     ///
-    /// Returns the memory, with [`Error::QueueFull`] if the queue already has the maximum number of
-    /// outstanding requests, [`Error::TooManyElements`], [`Error::InvalidArgument`] for a request
-    /// that no device can execute, [`Error::NotWritable`], or the error of posting, such as that of
-    /// `ibv_post_send`. If the driver fails but may have posted the request, the queue keeps the
-    /// memory, and the error is only logged. The Soft-RoCE driver of Linux, for example, queues the
-    /// request before it notifies the kernel, and the notification may fail.
+    /// Returns the memory of the request with one of these errors: [`Error::QueueFull`] if the
+    /// queue already has the maximum number of outstanding requests, [`Error::TooManyElements`],
+    /// [`Error::InvalidArgument`] for a request that no device can execute, [`Error::NotWritable`],
+    /// or the error of posting, such as the error of `ibv_post_send`.
+    ///
+    /// If the driver fails but may have posted the request, the queue keeps the memory, and the
+    /// error is only logged. For example, the Soft-RoCE driver of Linux queues the request before
+    /// it notifies the kernel, and the notification may fail.
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn post(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>
@@ -77,12 +79,12 @@ impl<T: Send + 'static> SendQueue<T> {
         self.ring.post(request).map_err(PostError::new)
     }
 
-    /// Posts an inline request, whose data this call copies, or a request that has no data. The
-    /// queue keeps no memory for the request, and its completion returns no memory.
+    /// Posts a request with inline data, which this call copies, or a request without data. The
+    /// queue keeps no memory for the request, so the completion of the request returns no memory.
     ///
-    /// The data of a send or write needs no registration, and may have up to
-    /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes, in as many slices as a
-    /// request of the queue pair can have elements.
+    /// The data of a send or write needs no registration. The maximum length is
+    /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes. The maximum number of
+    /// slices is the maximum number of scatter/gather elements of a send request.
     ///
     /// ```
     /// # use rdma_core::{Buffer, ConnectOptions, Context, SendRequest};
@@ -114,7 +116,7 @@ impl<T: Send + 'static> SendQueue<T> {
         self.ring.post_inline(request).map_err(PostError::new)
     }
 
-    /// Begins a batch of requests, which are posted to the device together.
+    /// Creates an empty batch of requests. One call posts all requests of the batch to the device.
     ///
     /// ```
     /// # use rdma_core::{Buffer, PostError, RemoteMemory, SendQueue, SendRequest};
@@ -133,9 +135,10 @@ impl<T: Send + 'static> SendQueue<T> {
         SendBatch::new(&mut self.ring)
     }
 
-    /// Returns the memory of every request that `completion` completes: the signaled request and
-    /// the unsignaled requests before it, in the order of posting. A completion of another queue
-    /// returns no memory. Inline requests are completed as well, but have no memory to return.
+    /// Returns the memory of every request that `completion` completes, in the order of posting.
+    /// The requests are the signaled request of the completion, and the unsignaled requests before
+    /// it. For a completion of another queue, returns no memory. Inline requests are completed as
+    /// well, but have no memory to return.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Retired<'_, T> {
         let id = completion.id();
@@ -168,8 +171,8 @@ impl<T: Send + 'static> SendQueue<T> {
     }
 }
 
-/// An iterator over the memory of completed requests, from [`SendQueue::complete`]. Dropping the
-/// iterator drops the memory of the remaining requests.
+/// An iterator over the memory of completed requests. Created by [`SendQueue::complete`]. Dropping
+/// the iterator drops the memory of the remaining requests.
 #[derive(Debug)]
 pub struct Retired<'a, T: Send + 'static> {
     ring: &'a mut SendRing<T>,
@@ -178,8 +181,9 @@ pub struct Retired<'a, T: Send + 'static> {
     outcome: Outcome,
 }
 
-/// The value of [`Retired::left`] if only the oldest request is completed. A special value instead
-/// of 1 makes the compiler generate faster code for this most common case.
+/// The value of [`Retired::left`] if exactly one request, the oldest request in the queue, has
+/// completed. A special value instead of 1 makes the compiler generate faster code for this most
+/// common case.
 const OLDEST: u64 = u64::MAX;
 
 impl<T: Send + 'static> Iterator for Retired<'_, T> {
@@ -215,9 +219,10 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
     }
 }
 
-/// Removes completed requests from the ring, up to and including the first that has memory. Drops
-/// inline requests, which have none. `left` is the number of completed requests in the ring.
-/// Returns the memory, and the number of completed requests that are still in the ring.
+/// Removes completed requests from `ring` until a removed request has memory, and returns this
+/// memory. Inline requests have no memory, so their removal returns nothing. `left` is the number
+/// of completed requests in the ring. The second result is the number of completed requests that
+/// are still in the ring.
 #[inline(never)]
 fn retire<T: Send + 'static>(
     ring: &mut SendRing<T>,
@@ -249,8 +254,8 @@ impl<T: Send + 'static> Drop for Retired<'_, T> {
     }
 }
 
-/// A receive queue of a queue pair, which has a single owner. The queue keeps the memory of each
-/// receive until the receive has completed.
+/// A receive queue of a queue pair, for use by one thread at a time. The queue keeps the memory of
+/// each receive until the receive has completed.
 #[derive(Debug)]
 pub struct ReceiveQueue<T: Send + 'static> {
     ring: ReceiveRing<T>,
@@ -263,8 +268,8 @@ impl<T: Send + 'static> ReceiveQueue<T> {
         }
     }
 
-    /// Posts a receive: the device will write one message of the peer to `memory`, which
-    /// [`Self::complete`] then returns.
+    /// Posts a receive: the device will write one message of the peer to `memory`.
+    /// [`Self::complete`] returns the memory when the receive has completed.
     ///
     /// # Errors
     ///
@@ -278,15 +283,15 @@ impl<T: Send + 'static> ReceiveQueue<T> {
         self.ring.post(memory).map_err(PostError::new)
     }
 
-    /// Begins a batch of receives, which are posted to the device together.
+    /// Creates an empty batch of receives. One call posts all receives of the batch to the device.
     #[inline]
     pub fn batch(&mut self) -> ReceiveBatch<'_, T> {
         ReceiveBatch::new(&mut self.ring)
     }
 
     /// Returns the memory of the receive that `completion` completes, or `None` for a completion of
-    /// another queue. If the receive succeeded, the first [`len`](WorkCompletion::len) bytes are
-    /// the message.
+    /// another queue. If the receive succeeded, the first [`len`](WorkCompletion::len) bytes of the
+    /// memory are the message.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Option<T> {
         // The most common case has a code path of its own, which is faster.

@@ -6,9 +6,9 @@ use super::{AttributeMask, QueuePairState, Transport};
 use crate::device::Gid;
 use crate::error::Errno;
 
-/// The error of a modification that the device refused: the error number of `ibv_modify_qp`, and
-/// the flaws that this crate found by comparing the modification with the specification's tables
-/// and the device's limits.
+/// The error of a modification that the device refused. The error contains the error number of
+/// `ibv_modify_qp` and the flaws (mistakes) of the modification. This crate finds the flaws by
+/// comparing the modification with the specification's tables and the device's limits.
 ///
 /// `Debug` prints the same text as `Display`.
 #[doc(alias = "ibv_modify_qp")]
@@ -19,7 +19,7 @@ pub struct RefusedModification {
     pub queue_pair: String,
     /// The transport type of the queue pair.
     pub kind: Transport,
-    /// The state that the queue pair was in, or `None` if it could not be queried.
+    /// The state of the queue pair, or `None` if the state could not be queried.
     pub from: Option<QueuePairState>,
     /// The requested state, or `None` if the modification did not contain a state.
     pub to: Option<QueuePairState>,
@@ -31,8 +31,8 @@ pub struct RefusedModification {
     pub flaws: Vec<ModificationFlaw>,
 }
 
-/// A mistake in a request to modify a queue pair, which explains why the device refused the
-/// request.
+/// A mistake in a modification of a queue pair. The mistake explains why the device refused the
+/// modification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModificationFlaw {
@@ -45,24 +45,25 @@ pub enum ModificationFlaw {
         /// The states that can follow the current state.
         possible: Vec<QueuePairState>,
     },
-    /// The queue pair is not in the state that the request assumes it to be in.
+    /// The queue pair is not in the current state that the modification assumes.
     OtherState {
-        /// The state that the request assumes.
+        /// The state that the modification assumes.
         assumed: QueuePairState,
         /// The actual state of the queue pair.
         actual: QueuePairState,
     },
     /// The send queue has not finished draining.
     Draining,
-    /// The request does not set an attribute that the transition requires.
+    /// The modification does not set an attribute that the state transition requires.
     Missing(AttributeMask),
-    /// The request sets an attribute that the transition does not allow.
+    /// The modification sets an attribute that the state transition does not allow.
     Misplaced(AttributeMask),
-    /// A value is outside of the range that the specification or the device allows.
+    /// The value of an attribute is outside of the range that the specification or the device
+    /// allows.
     OutOfRange {
         /// The attribute whose value is out of range.
         attribute: AttributeMask,
-        /// The value of the attribute in the request.
+        /// The value of the attribute in the modification.
         value: u64,
         /// The smallest value that is allowed for the attribute.
         least: u64,
@@ -71,27 +72,27 @@ pub enum ModificationFlaw {
         /// The party that sets the limit, for example `the device`.
         limit: &'static str,
     },
-    /// The device does not support the feature that the attribute belongs to.
+    /// The device does not support the feature to which the attribute belongs.
     Unsupported(AttributeMask),
-    /// The path uses another port than the port that the queue pair is bound to.
+    /// The path uses another port than the queue pair.
     OtherPort {
         /// The port that the path uses.
         path: u8,
-        /// The port that the queue pair is bound to.
+        /// The port to which the queue pair is bound.
         queue_pair: u8,
     },
     /// The path has no GID, which Ethernet requires.
     NoGid,
     /// The port's GID table has no entry at this index.
     NoSuchGid {
-        /// The index in the GID table that the request contains.
+        /// The index of the GID in the modification.
         index: u32,
         /// The indices of the port's GID table that hold a GID, each with the GID and its type.
         valid: Vec<String>,
     },
     /// The source GID and the destination GID belong to different address families, IPv4 and IPv6.
     OtherFamily {
-        /// The source GID, at the index that the path contains.
+        /// The source GID, at the index in the GID table that the path contains.
         source: Gid,
         /// The destination GID, which is the GID of the peer.
         destination: Gid,
@@ -100,14 +101,15 @@ pub enum ModificationFlaw {
     NoPeer(Gid),
     /// Only one of the two GIDs, source and destination, is a loopback address.
     NoLoopback {
-        /// The source GID, at the index that the path contains.
+        /// The source GID, at the index in the GID table that the path contains.
         source: Gid,
         /// The destination GID, which is the GID of the peer.
         destination: Gid,
     },
     /// The system has no route from the source to the destination.
     NoRoute {
-        /// The source GID, at the index that the path contains, if it is known.
+        /// The source GID, at the index in the GID table that the path contains. `None` if the
+        /// source GID is not known.
         source: Option<Gid>,
         /// The destination GID, which is the GID of the peer.
         destination: Gid,

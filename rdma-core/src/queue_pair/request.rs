@@ -21,8 +21,7 @@ bitflags::bitflags! {
     }
 }
 
-/// The destination of a send request. The transport of the queue pair determines which variant is
-/// valid.
+/// The destination of a send request. The transport of the queue pair determines the valid variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     /// The queue pair of the connected peer.
@@ -39,15 +38,17 @@ const NOWHERE: RemoteMemory = RemoteMemory {
     rkey: 0,
 };
 
-/// A request to post to a send queue: an operation, and the memory that it uses.
+/// A request to post to a send queue: an operation, such as an RDMA write, and the memory that the
+/// operation uses.
 ///
-/// Immediate data is a 32-bit number that is delivered to the peer unchanged
-/// ([`WorkCompletion::immediate`](crate::WorkCompletion::immediate)). On the wire it is in network
-/// byte order. Every request is signaled unless [`Self::unsignaled`] is called.
+/// Every request is signaled, which means that the request produces a completion, unless
+/// [`Self::unsignaled`] is called. Immediate data is a 32-bit number that is delivered to the peer
+/// unchanged ([`WorkCompletion::immediate`](crate::WorkCompletion::immediate)). On the wire the
+/// number is in network byte order.
 ///
-/// The memory is either registered memory, which the queue keeps until the request has completed,
-/// or [inline data](super::InlineData), which
-/// [`SendQueue::post_inline`](super::SendQueue::post_inline) copies.
+/// The memory is either registered memory or [inline data](super::InlineData). The queue keeps
+/// registered memory until the request has completed.
+/// [`SendQueue::post_inline`](super::SendQueue::post_inline) copies inline data.
 ///
 /// | request | queue pairs that support it |
 /// |---|---|
@@ -59,10 +60,11 @@ const NOWHERE: RemoteMemory = RemoteMemory {
 /// | [`segmented`](Self::segmented) | UD, raw packet |
 ///
 /// On queue pairs with [extended posting](super::QueuePairBuilder::extended_posting), requests are
-/// posted by the functions `ibv_wr_*`. Requests with several elements are posted by `ibv_post_send`
-/// even there, because some drivers handle element lists of `ibv_wr_*` wrongly.
+/// posted by the functions `ibv_wr_*`. Requests with several scatter/gather elements are an
+/// exception: `ibv_post_send` posts these requests, because some drivers handle element lists of
+/// `ibv_wr_*` wrongly.
 ///
-/// A request is `Send` and `Sync` if its memory is.
+/// A request is `Send` and `Sync` if its memory is `Send` and `Sync`.
 #[doc(alias = "ibv_send_wr")]
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is posted"]
@@ -75,8 +77,8 @@ pub struct SendRequest<T> {
     keep: KeepAlive,
 }
 
-/// The parameters of a send request (operation, flags and destination), except its memory and the
-/// objects that it keeps alive.
+/// The operation, flags and destination of a send request, without the memory of the request and
+/// the objects that the request keeps alive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Description {
     pub(crate) operation: Operation,
@@ -98,14 +100,16 @@ impl<T> SendRequest<T> {
         }
     }
 
-    /// Makes the request unsignaled: it has no completion of its own, unless it fails. The
-    /// completion of a later signaled request of the queue completes it as well.
+    /// Makes the request unsignaled: a successful request then has no completion of its own. The
+    /// completion of a later signaled request of the queue completes the unsignaled request as
+    /// well. A failed request always has a completion.
     ///
-    /// The queue makes some of these requests signaled nevertheless, because without any completion
-    /// a full queue would never have room again. A queue that is the only
-    /// [`SendQueue`](super::SendQueue) of its queue pair does so rarely: only if the request fills
-    /// the last free place and no outstanding request is signaled. Other queues do so more often: a
-    /// [`ConcurrentSendQueue`](super::ConcurrentSendQueue), for example, at the end of each batch.
+    /// The queue makes some unsignaled requests signaled nevertheless, because a full queue without
+    /// any completion would never have room again. If a [`SendQueue`](super::SendQueue) is the only
+    /// send queue of its queue pair, this happens rarely: only if the request fills the last free
+    /// entry of the queue and no outstanding request is signaled. In other queues this happens more
+    /// often: in a [`ConcurrentSendQueue`](super::ConcurrentSendQueue), for example, at the end of
+    /// each batch.
     #[inline]
     pub fn unsignaled(mut self) -> Self {
         self.flags.remove(SendFlags::SIGNALED);
@@ -123,7 +127,8 @@ impl<T> SendRequest<T> {
         self.flags.contains(SendFlags::SIGNALED)
     }
 
-    /// Delays the request until the reads and atomics that were posted before it have completed.
+    /// Delays the request until the RDMA reads and atomics that were posted before this request
+    /// have completed.
     #[doc(alias = "IBV_SEND_FENCE")]
     #[inline]
     pub fn fence(mut self) -> Self {
@@ -131,8 +136,8 @@ impl<T> SendRequest<T> {
         self
     }
 
-    /// Marks the request as solicited: the message produces a completion event at the peer even if
-    /// the peer waits for solicited completions only.
+    /// Marks the request as solicited. The message then produces a completion event at the peer
+    /// even if the peer waits for solicited completions only.
     #[doc(alias = "IBV_SEND_SOLICITED")]
     #[inline]
     pub fn solicited(mut self) -> Self {
@@ -140,12 +145,13 @@ impl<T> SendRequest<T> {
         self
     }
 
-    /// Copies the data into the request when it is posted, up to
+    /// Makes posting copy the data into the request, up to
     /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes. The flag is for sends and
-    /// writes; posting a read or an atomic with the flag fails.
+    /// writes. Posting a read or an atomic with the flag fails.
     ///
-    /// The completion gives the memory back as usual. To keep access to the data meanwhile, post a
-    /// slice with [`SendQueue::post_inline`](super::SendQueue::post_inline).
+    /// The queue still keeps the memory until the request has completed. To keep access to the data
+    /// during that time, post a slice with
+    /// [`SendQueue::post_inline`](super::SendQueue::post_inline).
     #[doc(alias = "IBV_SEND_INLINE")]
     #[inline]
     pub fn inline(mut self) -> Self {
@@ -153,8 +159,9 @@ impl<T> SendRequest<T> {
         self
     }
 
-    /// Sets the destination of a datagram. Every request of a datagram queue pair needs a
-    /// destination. The request keeps the address handle alive until it has completed.
+    /// Sets the destination of a datagram: the address handle, queue pair number and queue key of a
+    /// peer. Every request of a datagram queue pair needs a destination. The request keeps the
+    /// address handle alive until the request has completed.
     #[doc(alias = "ibv_wr_set_ud_addr")]
     #[inline]
     pub fn to(mut self, destination: &Destination) -> Self {
@@ -171,8 +178,8 @@ impl<T> SendRequest<T> {
         self
     }
 
-    /// Sets the number of the peer's shared receive queue to which the request is directed. Every
-    /// request of an XRC initiator needs this number, which the program must get from the peer.
+    /// Sets the number of the peer's shared receive queue that receives the message. Every request
+    /// of an XRC initiator needs this number, which the program must get from the peer.
     #[doc(alias = "ibv_wr_set_xrc_srqn")]
     #[inline]
     pub fn remote_shared_queue(mut self, number: u32) -> Self {
@@ -185,7 +192,7 @@ impl<T> SendRequest<T> {
         &self.memory
     }
 
-    /// Returns the memory of the request, which was not posted, and drops everything else.
+    /// Returns the memory of a request that was not posted, and drops the rest of the request.
     #[inline]
     pub(crate) fn into_memory(mut self) -> T {
         self.keep.settle(Outcome::NotPosted);
@@ -202,16 +209,18 @@ impl<T> SendRequest<T> {
         &self.keep
     }
 
-    /// Splits the request into its memory, a description of its operation, flags and target, and
-    /// the objects that it keeps alive. The caller can then read and move them separately.
+    /// Splits the request into three values: the memory, a description of the operation, flags and
+    /// target, and the objects that the request keeps alive. The caller can then read and move
+    /// these values separately.
     #[inline]
     pub(crate) fn into_pieces(self) -> (T, Description, KeepAlive) {
         let description = self.description();
         (self.memory, description, self.keep)
     }
 
-    /// Returns whether the request keeps only its memory alive, and no other object such as an
-    /// address handle. The faster code for posting handles only such requests.
+    /// Returns whether the request keeps no object other than its memory alive. Requests with an
+    /// address handle, for example, keep another object alive. The faster code for posting handles
+    /// only requests without such objects.
     #[inline(always)]
     pub(crate) fn is_fast_path(&self) -> bool {
         matches!(self.keep, KeepAlive::Nothing)
@@ -219,7 +228,7 @@ impl<T> SendRequest<T> {
 
     /// Splits the request into its memory, and a description of its operation, flags and target.
     /// The request must not keep another object alive, such as an address handle, because the
-    /// result does not contain that object.
+    /// result does not contain such an object.
     #[inline(always)]
     pub(crate) fn into_described(self) -> (T, Description) {
         let (memory, description, keep) = self.into_pieces();
@@ -282,7 +291,7 @@ impl<T> SendRequest<T> {
     }
 
     /// Creates a request that sends the data in `memory` to a receive of the peer, and invalidates
-    /// `key`, the key of one of the peer's type 2 memory windows.
+    /// the key `key`. `key` is the remote key of one of the peer's type 2 memory windows.
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     #[inline]
     pub fn send_with_invalidate(memory: T, key: u32) -> Self {
@@ -311,11 +320,12 @@ impl<T> SendRequest<T> {
         )
     }
 
-    /// Creates a request that sends the data in `memory`, a part of a TCP stream, as packets of at
-    /// most `segment` bytes of payload (TSO). Each packet begins with `headers`, in which the
-    /// device adapts fields such as lengths and sequence numbers.
+    /// Creates a request that sends the data in `memory`, a part of a TCP stream, in several
+    /// packets (TSO). Each packet has at most `segment` bytes of payload. Each packet begins with
+    /// `headers`, in which the device adapts fields such as lengths and sequence numbers.
     ///
-    /// The request is for datagram and raw packet queue pairs that were created with segmentation.
+    /// The request is for datagram and raw packet queue pairs that were created with the operation
+    /// [`SendOperations::SEGMENTATION`](super::SendOperations::SEGMENTATION).
     #[doc(alias = "IBV_WR_TSO")]
     #[doc(alias = "LSO")]
     pub fn segmented(memory: T, headers: Arc<[u8]>, segment: u16) -> Self {
@@ -329,16 +339,16 @@ impl<T> SendRequest<T> {
 }
 
 impl<T: Scatter> SendRequest<T> {
-    /// Creates a request that reads from the start of the peer's memory `remote`, as many bytes as
-    /// `memory` has.
+    /// Creates a request that reads data from the start of the peer's memory `remote` into
+    /// `memory`. The length of `memory` is the number of bytes to read.
     #[doc(alias = "IBV_WR_RDMA_READ")]
     #[inline]
     pub fn read(memory: T, remote: RemoteMemory) -> Self {
         Self::new(Operation::Read, memory, remote)
     }
 
-    /// Creates a request that atomically replaces eight aligned bytes of the peer's memory by
-    /// `desired` if they are equal to `expected`.
+    /// Creates a request that atomically compares eight aligned bytes of the peer's memory with
+    /// `expected`. If both are equal, the request replaces the bytes by `desired`.
     ///
     /// The device stores the previous value in `memory`, which must have eight bytes. The byte
     /// order of the value is that of this host. Use [`AtomicResult`](crate::memory::AtomicResult)
@@ -375,7 +385,7 @@ impl SendRequest<()> {
         Self::new(Operation::Invalidate { key }, (), NOWHERE)
     }
 
-    /// Creates a request that makes `change` to a memory window: binds it, or ends its binding.
+    /// Creates a request that binds a memory window or ends its binding, as `change` describes.
     pub(crate) fn of_window(change: WindowChange) -> Self {
         let binds = !change.is_invalidation();
         let mut request = Self::new(Operation::Window { binds }, (), NOWHERE);
@@ -383,8 +393,8 @@ impl SendRequest<()> {
         request
     }
 
-    /// Creates a request that atomically writes eight bytes to the peer's memory, at an address
-    /// that is a multiple of eight: a reader gets either all the old bytes or all the new bytes.
+    /// Creates a request that atomically writes eight bytes to the peer's memory: a reader gets
+    /// either all old bytes or all new bytes. The address must be a multiple of eight.
     ///
     /// The request is for queue pairs that were created with
     /// [`SendOperations::ATOMIC_WRITE`](super::SendOperations::ATOMIC_WRITE).
@@ -394,8 +404,8 @@ impl SendRequest<()> {
         Self::new(Operation::AtomicWrite { value }, (), remote)
     }
 
-    /// Creates a request that flushes earlier writes to the peer's memory. When the request has
-    /// completed, these writes are visible or persistent, as `placement` states.
+    /// Creates a request that flushes earlier writes to the peer's memory `remote`. When the
+    /// request has completed, these writes are visible or persistent, as `placement` states.
     ///
     /// The request is for queue pairs that were created with
     /// [`SendOperations::FLUSH`](super::SendOperations::FLUSH).
@@ -407,9 +417,9 @@ impl SendRequest<()> {
         Self::new(Operation::Flush { placement, whole }, (), remote)
     }
 
-    /// Creates a request that flushes earlier writes to the whole memory region to which `remote`
-    /// belongs. When the request has completed, these writes are visible or persistent, as
-    /// `placement` states.
+    /// Creates a request that flushes earlier writes to a whole memory region of the peer, the
+    /// region to which `remote` belongs. When the request has completed, these writes are visible
+    /// or persistent, as `placement` states.
     #[doc(alias = "IBV_FLUSH_MR")]
     #[inline]
     pub fn flush_region(remote: RemoteMemory, placement: Placement) -> Self {

@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use super::Limit;
 
-/// The retry parameters of a connection, used by both ways of connecting: by endpoints that the
-/// programs exchange, and by the connection manager.
+/// The retry parameters of a connection. Both ways of connecting use these parameters: the exchange
+/// of endpoints by the programs, and the connection manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retries {
-    /// Number of retransmissions of a request without a response, after which the connection fails.
+    /// Maximum number of retransmissions of a request that the peer does not acknowledge. After the
+    /// last retransmission, the connection fails.
     pub(crate) unanswered: u8,
-    /// Number of retries of a request for which the peer had no receive posted; 7 means no limit.
+    /// Maximum number of retries after receiver-not-ready (RNR) responses; 7 means no limit. The
+    /// peer sends such a response if no receive is posted for the request.
     pub(crate) not_ready: u8,
-    /// Code of the minimum time that the peer waits before it retries a request for which this side
-    /// had no receive posted (IBTA volume 1, table 45).
+    /// Code of the minimum time that the peer waits before a retry after a receiver-not-ready (RNR)
+    /// response of this side (IBTA volume 1, table 45).
     pub(crate) not_ready_timer: u8,
 }
 
@@ -39,7 +41,7 @@ impl Retries {
     }
 }
 
-/// Returns the delay for the code `code` of the receiver-not-ready timer (IBTA volume 1, table 45).
+/// Returns the receiver-not-ready (RNR) delay that `code` stands for (IBTA volume 1, table 45).
 pub(super) fn delay_of(code: u8) -> Duration {
     let hundredths_of_ms = match code {
         0 => 65_536,
@@ -51,8 +53,8 @@ pub(super) fn delay_of(code: u8) -> Duration {
     Duration::from_micros(10 * hundredths_of_ms)
 }
 
-/// Returns the code of a receiver-not-ready (RNR) delay: of the shortest delay that is at least
-/// `delay`, or of the longest delay if all are shorter.
+/// Returns the code of the shortest receiver-not-ready (RNR) delay that is at least `delay`. If all
+/// delays are shorter, returns the code of the longest delay.
 pub(super) fn code_of(delay: Duration) -> u8 {
     (1..32).find(|&code| delay_of(code) >= delay).unwrap_or(0)
 }

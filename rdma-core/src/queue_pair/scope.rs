@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, Scope, ScopeRequests, Ticket};
 
 impl QueuePair {
-    /// Calls `body` with a scope, through which `body` can post requests with borrowed memory.
-    /// Before it returns, the method waits until all requests of the scope have ended.
+    /// Calls `body` with a scope, through which `body` can post requests with borrowed memory. The
+    /// method returns only after all requests of the scope have ended.
     ///
     /// ```
     /// use std::time::Duration;
@@ -36,13 +36,14 @@ impl QueuePair {
     /// # Ok::<(), rdma_core::Error>(())
     /// ```
     ///
-    /// A wait, for one request or for all, times out if no request of the scope completes for the
-    /// duration `timeout`. The method then moves the queue pair to the error state, in which the
-    /// device completes all outstanding requests. If that takes longer than two seconds, the method
-    /// moves the queue pair to RESET, in which the device discards the outstanding requests. If the
-    /// device refuses the reset, the method aborts the process, because the device could otherwise
-    /// access memory after the borrow has ended. Therefore a peer that never responds cannot block
-    /// the scope. If `body` panics, the method waits in the same way, and then the panic continues.
+    /// A wait, for one request or for all requests, times out if no request of the scope completes
+    /// for the duration `timeout`. The method then moves the queue pair to the error state, in
+    /// which the device completes all outstanding requests. If these completions take longer than
+    /// two seconds, the method moves the queue pair to RESET, in which the device discards the
+    /// outstanding requests. If the device refuses the reset, the method aborts the process,
+    /// because the device could otherwise access memory after the borrow has ended. Therefore a
+    /// peer that never responds cannot block the scope. If `body` panics, the method waits in the
+    /// same way, and then the panic continues.
     ///
     /// The scope keeps completions of other requests for later polls, in their order. If several
     /// threads poll a completion queue at the same time, each thread gets its completions in order,
@@ -54,10 +55,10 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if requests did not complete in time, and [`Error::Work`] if a request
-    /// failed whose result was not retrieved by [`PendingRequest::wait`]. [`Error::InUse`], without
-    /// a call of `body`, if the calling thread is polling an extended completion queue of the queue
-    /// pair.
+    /// [`Error::TimedOut`] if requests did not complete in time. [`Error::Work`] if a request
+    /// failed, and the program did not get the result by [`PendingRequest::wait`].
+    /// [`Error::InUse`], without a call of `body`, if the calling thread is polling an extended
+    /// completion queue of the queue pair.
     pub fn scope<'env, R>(
         &self,
         timeout: Duration,
@@ -74,7 +75,7 @@ impl QueuePair {
 }
 
 /// A handle of a request that was posted in a [`Scope`]. Dropping or forgetting the handle does not
-/// affect the request: the scope waits for the request before it ends.
+/// affect the request: the scope ends only after the request has ended.
 pub struct PendingRequest<'scope, M> {
     requests: &'scope ScopeRequests,
     /// The index of the completion queue of the request: 0 for sends, 1 for receives.
@@ -92,7 +93,7 @@ impl<M> fmt::Debug for PendingRequest<'_, M> {
     }
 }
 
-/// The result of a request that succeeded: its memory and its completion.
+/// The result of a successful request in a [`Scope`]: the memory and the completion of the request.
 #[derive(Debug)]
 pub struct CompletedRequest<M> {
     /// The memory of the request. The memory of a receive begins with the message, which has
@@ -102,7 +103,8 @@ pub struct CompletedRequest<M> {
     pub completion: WorkCompletion,
 }
 
-/// The error of a request that failed or did not end in time, with the memory of the request.
+/// The error of a failed request in a [`Scope`], with the memory of the request. The request failed
+/// or did not end in time.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct FailedRequest<M> {
@@ -144,9 +146,9 @@ impl<'scope, M> PendingRequest<'scope, M> {
     ///
     /// # Errors
     ///
-    /// Returns the memory, with [`Error::Work`] if the request failed, or [`Error::TimedOut`] if it
-    /// did not complete in time. In the latter case the queue pair has failed, and all other
-    /// requests have ended as well.
+    /// Returns the memory, with [`Error::Work`] if the request failed, or [`Error::TimedOut`] if
+    /// the request did not complete in time. After a timeout the queue pair has failed, and all
+    /// other requests have ended as well.
     ///
     /// # Panics
     ///
@@ -165,13 +167,13 @@ impl<'scope, M> PendingRequest<'scope, M> {
         Ok(CompletedRequest { memory, completion })
     }
 
-    /// Returns whether the request has ended, without waiting. If it has ended, [`Self::wait`]
-    /// returns immediately.
+    /// Returns whether the request has ended, without waiting. After the end of the request,
+    /// [`Self::wait`] returns immediately.
     ///
     /// # Errors
     ///
-    /// The error of the verb that polls the completion queue, if the queue or the device has
-    /// failed.
+    /// The error of the verb that polls the completion queue, for example because the completion
+    /// queue or the device has failed.
     pub fn is_over(&self) -> Result<bool> {
         self.requests.is_over(self.ticket)
     }

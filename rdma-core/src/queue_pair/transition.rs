@@ -3,17 +3,19 @@
 
 use super::{AttributeMask as Set, QueuePairState as State, Transport};
 
-/// The attributes that a modification must or may set in a state transition, besides the state.
+/// The attributes that a modification must set, and the attributes that a modification may set, in
+/// a state transition. The state itself is not included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transition {
     /// Attributes that the modification must set.
     pub(super) required: Set,
-    /// Attributes that the modification may set in addition.
+    /// Attributes that the modification may set besides the required attributes.
     pub(super) optional: Set,
 }
 
-/// Returns the attributes that a modification must or may set to move a queue pair of type `kind`
-/// from `from` to `to`. Returns `None` if this transition is not allowed.
+/// Returns the attributes that a modification must set, and the attributes that a modification may
+/// set, to move a queue pair of type `kind` from the state `from` to the state `to`. Returns `None`
+/// if this transition is not allowed.
 pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Transition> {
     let bit = Kinds::of(kind);
     let row = TABLE.iter().find(|row| {
@@ -33,9 +35,10 @@ pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Tran
     })
 }
 
-/// Returns the attributes that have no effect on an XRC queue pair of type `kind`: those of
-/// responders for an initiator, those of requesters for a target. Verbs accept them in every
-/// transition, because programs set the attributes of both ends alike.
+/// Returns the attributes that have no effect on an XRC queue pair of type `kind`. An initiator
+/// ignores the attributes of responders, and a target ignores the attributes of requesters. Verbs
+/// accept these attributes in every transition, because programs set the attributes of both ends
+/// alike. For other transport types, returns the empty set.
 pub(super) fn ignored(kind: Transport) -> Set {
     match kind {
         Transport::XrcInitiator => Set::INCOMING_READS | Set::MIN_RNR_TIMER,
@@ -51,8 +54,8 @@ pub(super) fn successors(kind: Transport, from: State) -> impl Iterator<Item = S
         .filter(move |&to| transition(kind, from, to).is_some())
 }
 
-/// A set of transport types, with one bit for each type. Names the transports to which an entry of
-/// the tables of state transitions applies.
+/// A set of transport types, with one bit for each type. In the tables of state transitions, each
+/// entry contains such a set and applies only to these transport types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kinds(u8);
 
@@ -72,11 +75,11 @@ impl Kinds {
     const ALL: Self = Self(0x3f);
     const CONNECTED: Self = Self::RC.or(Self::UC).or(Self::XI).or(Self::XT);
     const RELIABLE: Self = Self::RC.or(Self::XI).or(Self::XT);
-    /// Transports that send requests and wait for responses, so that they need timeouts and
-    /// retries.
+    /// The set of transport types whose queue pairs send requests and wait for responses. These
+    /// queue pairs need timeouts and retries.
     const REQUESTER: Self = Self::RC.or(Self::XI);
-    /// Reliable transports whose queue pairs execute the peer's requests, so that attributes such
-    /// as the maximum number of incoming reads apply to them.
+    /// The set of reliable transport types whose queue pairs execute the peer's requests.
+    /// Attributes such as the maximum number of incoming RDMA reads apply to these queue pairs.
     const RESPONDER: Self = Self::RC.or(Self::XT);
 
     const fn or(self, other: Self) -> Self {
@@ -101,9 +104,9 @@ impl Kinds {
     }
 }
 
-/// One row of the table of state transitions: the state before and the state after, and the
-/// attributes that a modification must or may set. Each attribute is listed with the transports
-/// that it applies to.
+/// One row of the table of state transitions: the states before and after the transition, and the
+/// attributes that a modification must or may set. Each set of attributes is listed with the
+/// transport types to which the attributes apply.
 struct Row {
     /// The state before the transition; `None` means every state.
     from: Option<State>,
@@ -122,8 +125,8 @@ const fn set(bits: &[Set]) -> Set {
     all
 }
 
-/// The attributes that a modification may set in a transition from RTR, RTS or SQD to RTS (ready to
-/// send). Each entry lists attributes and the transport types to which they apply.
+/// The optional attributes of a transition from RTR, RTS or SQD to RTS (ready to send). Each entry
+/// lists attributes and the transport types to which these attributes apply.
 const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::CURRENT_STATE])),
     (
@@ -136,9 +139,9 @@ const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::RAW, set(&[Set::RATE_LIMIT])),
 ];
 
-/// The attributes that a modification must set when a queue pair moves from RESET to INIT, and may
-/// set while the queue pair stays in INIT. Each entry lists attributes and the transport types to
-/// which they apply.
+/// The attributes that a modification must set to move a queue pair from RESET to INIT. A
+/// modification may also set these attributes while the queue pair stays in INIT. Each entry lists
+/// attributes and the transport types to which these attributes apply.
 const INITIAL: &[(Kinds, Set)] = &[
     (Kinds::ALL, set(&[Set::PORT])),
     (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::PKEY_INDEX])),
@@ -291,9 +294,9 @@ mod tests {
         XrcInitiator as Xi, XrcTarget as Xt,
     };
 
-    /// Checks that each state can be followed by the same states as in figure 124 of the
+    /// Checks that the allowed state transitions are the transitions of figure 124 of the
     /// specification. In the expected text, each row belongs to a state, in the order of
-    /// `State::ALL`, and each letter in the row is a state that can follow.
+    /// `State::ALL`. Each letter in the row is a state that can follow this state.
     #[test]
     fn the_states_follow_each_other_as_in_the_diagram() {
         let connected = ["ri", "rige", "rse", "rsde", "rsde", "re", "re"];

@@ -93,7 +93,8 @@ impl Transport {
         )
     }
 
-    /// Returns whether the peer acknowledges requests, so that lost packets are retransmitted.
+    /// Returns whether the transport is reliable: the peer acknowledges requests, and the device
+    /// retransmits lost packets.
     pub fn is_reliable(self) -> bool {
         matches!(
             self,
@@ -107,8 +108,9 @@ impl Transport {
         self != Self::XrcTarget
     }
 
-    /// Returns whether the program can post receives to queue pairs of this transport type. A queue
-    /// pair with a shared receive queue takes receives from there instead.
+    /// Returns whether queue pairs of this transport type have a receive queue, to which the
+    /// program can post receives. If a queue pair uses a shared receive queue, the program posts
+    /// receives to the shared receive queue instead.
     pub fn has_receive_queue(self) -> bool {
         !matches!(self, Self::XrcInitiator | Self::XrcTarget)
     }

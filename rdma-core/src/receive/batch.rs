@@ -5,14 +5,16 @@ use crate::ffi::{SharedReceiveSlots, SharedReceiveStaging};
 use crate::memory::Scatter;
 use crate::queue_pair::{BatchError, PostError};
 
-/// Receive requests that one thread posts to a shared receive queue together. Created by
+/// A batch of receives that one thread posts to a shared receive queue in one call. Created by
 /// [`SharedReceiveQueue::batch`](super::SharedReceiveQueue::batch).
 ///
 /// A batch is `Send` and `Sync` like the queue, and its methods take `&mut self`. Each batch has
 /// its own buffer for requests, so threads that use separate batches wait for each other only in
-/// the driver. Posting empties the batch, and the batch can be used again. Dropping the batch
-/// releases the slots of receives that were not posted and drops their memory. Forgetting the batch
-/// (`mem::forget`) leaks that memory, and the slots stay in use until the queue is dropped.
+/// the driver. Posting empties the batch, and the batch can be used again.
+///
+/// Dropping the batch drops the memory of the receives that were not posted. These receives then no
+/// longer count against the capacity of the queue. Forgetting the batch (`mem::forget`) leaks the
+/// memory, and the receives count against the capacity until the queue is dropped.
 #[derive(Debug)]
 pub struct SharedReceiveBatch<'a, T: Send + 'static> {
     staging: SharedReceiveStaging<'a, T>,
@@ -53,8 +55,9 @@ impl<'a, T: Send + 'static> SharedReceiveBatch<'a, T> {
         self.staging.len() == 0
     }
 
-    /// Posts all receives by one call of the driver, and returns their number. The batch is then
-    /// empty and can be used again. Posting an empty batch has no effect.
+    /// Posts all receives of the batch in one call of the driver, and returns the number of
+    /// receives. The batch is then empty and can be used again. Posting an empty batch has no
+    /// effect.
     ///
     /// # Errors
     ///

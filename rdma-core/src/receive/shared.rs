@@ -15,8 +15,8 @@ use crate::queue_pair::PostError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedReceiveQueueId(pub(crate) u64);
 
-/// Maximum number of receives of a shared receive queue. The id of a receive contains the index of
-/// its slot (place in a table) in 16 bits.
+/// Maximum number of receives of a shared receive queue. The crate keeps the memory of each receive
+/// in a table, and the work request id of the receive contains the 16-bit table index.
 const MAX_REQUESTS: u32 = 1 << 16;
 
 /// A builder for a shared receive queue, from [`ProtectionDomain::shared_receive_queue`].
@@ -58,7 +58,7 @@ impl SharedReceiveQueueBuilder {
     }
 
     /// Makes the queue a part of the XRC domain `domain`. All receives of the queue complete on
-    /// `completions`, whichever queue pair the message arrived on.
+    /// `completions`, for messages to every queue pair.
     #[doc(alias = "IBV_SRQT_XRC")]
     pub fn xrc(mut self, domain: &XrcDomain, completions: &CompletionQueue) -> Self {
         self.xrc = Some((domain.clone(), completions.clone()));
@@ -110,8 +110,8 @@ impl SharedReceiveQueueBuilder {
 /// Any number of threads can post and complete receives, without a lock of this crate. The queue is
 /// `Send` and `Sync` if the memory is `Send`, because one thread at a time uses the memory of each
 /// receive. A receive completes on the receive completion queue of the queue pair that received the
-/// message or, in an XRC domain, on the completion queue of the shared receive queue. The program
-/// passes each completion to [`Self::complete`].
+/// message. In an XRC domain, a receive instead completes on the completion queue of the shared
+/// receive queue. The program passes each completion to [`Self::complete`].
 ///
 /// Clones refer to the same queue. Dropping the last clone with receives in flight is safe: their
 /// memory is freed after the last queue pair that uses the queue is destroyed.
@@ -145,7 +145,8 @@ impl<T: Send + 'static> fmt::Debug for SharedReceiveQueue<T> {
     }
 }
 
-/// The capacity and the limit of a shared receive queue, from [`SharedReceiveQueue::attributes`].
+/// The capacity of a shared receive queue and the limit for the limit event, returned by
+/// [`SharedReceiveQueue::attributes`].
 #[doc(alias = "ibv_srq_attr")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -190,8 +191,8 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         self.slots.post(memory).map_err(PostError::new)
     }
 
-    /// Creates a batch of at most `capacity` receives, which are posted to the device together. A
-    /// batch belongs to one thread. The program can use a batch repeatedly without further
+    /// Creates a batch of at most `capacity` receives, which are posted to the device in one call.
+    /// One thread at a time can use a batch. The program can use a batch repeatedly without further
     /// allocations.
     pub fn batch(&self, capacity: usize) -> SharedReceiveBatch<'_, T> {
         SharedReceiveBatch::new(&self.slots, capacity)
@@ -219,8 +220,8 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         self.handle().id()
     }
 
-    /// Returns the number by which XRC senders address the queue, or `None` if the queue has no XRC
-    /// domain.
+    /// Returns the number by which XRC senders address the queue, or `None` if the queue is not in
+    /// an XRC domain.
     #[doc(alias = "ibv_get_srq_num")]
     pub fn number(&self) -> Option<u32> {
         self.handle().number()
@@ -247,9 +248,10 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         })
     }
 
-    /// Sets a limit: when fewer than `requests` receives are left in the queue, the device
-    /// generates one event (`IBV_EVENT_SRQ_LIMIT_REACHED`), so that the program can post more. The
-    /// event removes the limit. If `requests` is 0, this call removes the limit.
+    /// Sets the limit for the limit event. When fewer than `requests` receives are left in the
+    /// queue, the device generates one event (`IBV_EVENT_SRQ_LIMIT_REACHED`), and the program can
+    /// post more receives. The event removes the limit. If `requests` is 0, this call removes the
+    /// limit.
     ///
     /// # Errors
     ///
@@ -262,8 +264,8 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         self.handle().set_limit(requests)
     }
 
-    /// Changes the capacity of the queue to `requests` receives, at most the
-    /// [maximum](SharedReceiveQueueBuilder::max_requests) with which the queue was built.
+    /// Changes the capacity of the queue to `requests` receives. The
+    /// [maximum](SharedReceiveQueueBuilder::max_requests) was set when the queue was built.
     ///
     /// # Errors
     ///

@@ -7,9 +7,10 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::XrcDomainHandle;
 
-/// A domain of extended reliable connections (XRC). Each message that arrives at a target queue
-/// pair of the domain contains the number of a shared receive queue of the domain, which receives
-/// the message. Clones refer to the same domain.
+/// A domain of extended reliable connections (XRC): a group of target queue pairs and shared
+/// receive queues. Each message to a target queue pair contains the number of a shared receive
+/// queue of the same domain. The message consumes a receive of that queue. Clones refer to the same
+/// domain.
 ///
 /// Processes that open a domain with the same file share the domain: a connection that one process
 /// has accepted delivers messages to the shared receive queues of all these processes. The domain
@@ -21,7 +22,8 @@ pub struct XrcDomain {
     context: Context,
 }
 
-/// The program's choice whether opening an XRC domain by a file may create the domain.
+/// The mode in which [`XrcDomain::of_file`] opens an XRC domain. The mode determines whether the
+/// call may create a new domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum XrcDomainOpening {
     /// Opening the domain if it exists, and creating it otherwise (`O_CREAT`).
@@ -35,7 +37,7 @@ pub enum XrcDomainOpening {
 
 impl XrcDomain {
     /// Creates an XRC (extended reliable connection) domain, which groups target queue pairs with
-    /// the shared receive queues to which they deliver messages. No other process can open it.
+    /// the shared receive queues for their messages. No other process can open the domain.
     ///
     /// # Errors
     ///
@@ -46,9 +48,10 @@ impl XrcDomain {
         Ok(Self::from_handle(context, handle))
     }
 
-    /// Opens or creates the XRC (extended reliable connection) domain that belongs to a file, so
-    /// that several processes can share it. The inode of the file identifies the domain; name and
-    /// content are ignored. The program may close the file descriptor afterwards.
+    /// Opens or creates the XRC (extended reliable connection) domain that belongs to a file.
+    /// Several processes can share the domain by the file. The inode of the file identifies the
+    /// domain; the name and the content of the file have no effect. The program may close the file
+    /// descriptor afterwards.
     ///
     /// # Errors
     ///

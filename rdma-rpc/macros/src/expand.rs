@@ -86,8 +86,8 @@ fn request_type(method: &Method) -> TokenStream {
 }
 
 /// Generates the argument names in the form of [`request_type`]: a single name or a tuple. The
-/// generated client creates a request with this expression, and the generated server decomposes the
-/// request with the same tokens as a pattern.
+/// generated client creates a request with these tokens as an expression. The generated server
+/// decomposes the request with these tokens as a pattern.
 fn request(method: &Method) -> TokenStream {
     let names = method.values.iter().map(|value| &value.name);
     match &method.values[..] {

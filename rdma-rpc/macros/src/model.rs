@@ -79,8 +79,8 @@ impl Errors {
         }
     }
 
-    /// Adds an error with the text `message` at the source position of `place`, unless the checked
-    /// condition `is_right` is true.
+    /// Adds an error with the text `message` if the checked condition `is_right` is false. The
+    /// error has the source position of `place`.
     fn check(&mut self, is_right: bool, place: &impl Spanned, message: &str) {
         if !is_right {
             self.add(Error::new(place.span(), message));

@@ -225,10 +225,10 @@ fn release_unopened(core: &Core, received: &[Bulk]) {
     }
 }
 
-/// Returns the permission to access the peer's memory of `bulk`, which is part of a received
-/// request or result. A message may contain clones of one bulk, which share one permission, so that
-/// a release is sent only after all clones were dropped. The permission is taken from `former`, the
-/// permissions of the message's preceding bulks, or created.
+/// Returns the permission to access the peer's memory of `bulk`, a [`Bulk`] in a received request
+/// or result. `former` lists the permissions of the message's preceding bulks. If `bulk` is a clone
+/// of one of these bulks, returns the permission of that bulk. Otherwise creates a permission. The
+/// release of the memory is thus sent only after all clones were dropped.
 fn open_access(
     core: &Arc<Core>,
     is_result: bool,

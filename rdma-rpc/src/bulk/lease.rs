@@ -34,8 +34,8 @@ struct Lease {
     state: Arc<LeaseState>,
 }
 
-/// State of one loan of memory to the peer, for the code that processes received frames: the memory
-/// itself, and a flag that is set once the peer has given the memory back.
+/// State of one lease (memory that is lent to the peer), for the code that processes received
+/// frames: the memory itself, and a flag that is set once the peer has given the memory back.
 pub(super) struct LeaseState {
     is_writable: bool,
     /// The leased memory; `None` once the lease has ended.
@@ -297,8 +297,8 @@ fn end_access(held: LeasedMemory, own: &OwnBulk) -> Option<BulkMemory> {
 pub(crate) struct CallLeases(Vec<Lease>);
 
 impl CallLeases {
-    /// Returns each [`Bulk`] whose memory is lent, with the token that represents it in the encoded
-    /// request or result.
+    /// Returns each [`Bulk`] whose memory is lent, with its token. The token represents the bulk in
+    /// the encoded request or result.
     fn tokens(&self) -> Vec<(Bulk, Token)> {
         let tokens = self.0.iter().map(|lease| (lease.bulk.clone(), lease.token));
         tokens.collect()
@@ -345,9 +345,9 @@ async fn close(leases: Vec<Lease>) {
     }
 }
 
-/// Encodes a frame by `attempt`, which appends the frame to the send queue or returns it as a
-/// separate message. Lends the memory of the [`Bulk`]s in the frame to the peer. Returns the result
-/// of the last `attempt`, and the leases of this memory.
+/// Encodes a frame by `attempt`, and lends the memory of the [`Bulk`]s in the frame to the peer.
+/// `attempt` appends the encoded frame to the send queue, or returns the frame as a separate
+/// message. Returns the result of the last `attempt`, and the leases of the lent memory.
 ///
 /// The bulks are only known after encoding. Therefore `attempt` fails if it finds bulks that are
 /// not lent yet. This function then lends them and calls `attempt` again. Several repetitions may
@@ -388,8 +388,8 @@ pub(crate) fn append_with_bulks<T>(
 pub(crate) struct ResultLeases(Vec<Weak<LeaseState>>);
 
 impl ResultLeases {
-    /// Makes a background task take back the memory that was lent with a result, because the caller
-    /// has cancelled the call and will not use the memory.
+    /// Starts to take back the memory that was lent with a result, in a background task. Called
+    /// when the caller has cancelled the call and will not use the memory.
     pub(crate) fn release(&self) {
         let leases = self.0.iter().filter_map(Weak::upgrade);
         leases.for_each(|lease| lease.set_released());

@@ -129,8 +129,8 @@ impl<'m> LocalPieces<'m> {
     }
 
     /// Puts the memory of a piece back after the transfer of this piece. Pieces must be put back in
-    /// the order in which they were taken. If the device has not ended an operation, the device may
-    /// still access the memory, which then cannot be put back and is lost.
+    /// the order in which they were taken. After a failed operation, the device may still access
+    /// the memory. Such memory cannot be put back and is lost.
     pub(super) fn put_back(&mut self, piece: PieceMemory<'m>) {
         if let (LocalMemory::Region { joined, .. }, PieceMemory::Region(mut piece)) =
             (&mut self.memory, piece)
@@ -163,9 +163,10 @@ impl<'m> LocalPieces<'m> {
     }
 }
 
-/// Joins two adjacent regions of memory to one region. If one is absent, returns the other; returns
-/// `None` if both are absent. Also returns `None` if the regions cannot be joined, because the
-/// device is still using one after a failed operation. The program then gets neither region back.
+/// Joins two adjacent regions of memory to one region. If only one of the regions is present,
+/// returns that region. Returns `None` if both are absent. Also returns `None` if the regions
+/// cannot be joined, because the device is still using one of them after a failed operation. The
+/// program then gets neither region back.
 fn join(front: Option<LocalMr>, back: Option<LocalMr>) -> Option<LocalMr> {
     match (front, back) {
         (Some(front), Some(back)) => match front.join(back) {

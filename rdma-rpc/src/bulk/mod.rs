@@ -39,8 +39,8 @@ use self::token::Token;
 use self::transfer::Direction;
 use crate::error::{BulkError, Error, Result};
 
-/// Long data that an argument or result of a call contains, directly or nested in other values.
-/// The data is transferred separately from the request and the response.
+/// Long data that an argument or result of a call contains, directly or nested in other values. The
+/// data is transferred separately from the request and the response.
 ///
 /// The owner of the memory creates the bulk: [`Bulk::from`] allows the peer to read the memory, and
 /// [`Bulk::writable`] also allows the peer to write it. The peer receives a bulk that it can read
@@ -55,7 +55,7 @@ use crate::error::{BulkError, Error, Result};
 ///
 /// Clones of a bulk refer to the same memory. While a call lends the memory, the owner cannot
 /// access it. When the call has ended with a response or an error, the lease has ended at the
-/// device, and [`into_memory`](Self::into_memory) returns the memory from a clone that the caller
+/// device. [`into_memory`](Self::into_memory) then returns the memory from a clone that the caller
 /// has kept. If the peer accesses the memory after the end of the lease, the peer gets a remote
 /// access error, which ends its connection.
 ///
@@ -154,7 +154,7 @@ impl From<BulkMemory> for Bulk {
 }
 
 impl From<Vec<u8>> for Bulk {
-    /// Creates a [`Bulk`] that lends these bytes for reading to the peer. Over RDMA, they are
+    /// Creates a [`Bulk`] that lends these bytes for reading to the peer. Over RDMA, the bytes are
     /// copied to registered memory when the bulk is sent.
     fn from(bytes: Vec<u8>) -> Self {
         BulkMemory::from(bytes).into()
@@ -167,8 +167,8 @@ impl Bulk {
         Self::new(memory, true)
     }
 
-    /// Creates a [`Bulk`] that lends `memory` of this end to the peer. `is_writable` allows the
-    /// peer to write the memory, too.
+    /// Creates a [`Bulk`] that lends `memory` of this end to the peer. The peer may read the memory
+    /// and, if `is_writable` is set, also write it.
     fn new(memory: BulkMemory, is_writable: bool) -> Self {
         Self(Arc::new(BulkKind::Own(OwnBulk {
             len: memory.len(),
@@ -227,9 +227,11 @@ impl Bulk {
     }
 
     /// Reads a range of the memory that the peer lends into new local memory, which is allocated
-    /// when the transfer begins. A read of more than 1 MiB waits while the concurrent reads of such
-    /// lengths on the connection would exceed 64 MiB together. A read of more than 32 MiB counts as
-    /// 32 MiB, so two reads of any length can run at the same time.
+    /// when the transfer begins.
+    ///
+    /// Limits the memory of the concurrent long reads (more than 1 MiB) of the connection to 64
+    /// MiB: a long read waits while the limit would be exceeded. A read of more than 32 MiB counts
+    /// as 32 MiB, so two reads of any length can run at the same time.
     ///
     /// # Errors
     ///

@@ -21,21 +21,24 @@ use crate::outbox::{AppendError, Appended, SendAt, send_long};
 use crate::wire::Header;
 
 /// Maximum number of bytes of bulk memory that one operation or message transfers. Short, because
-/// calls wait meanwhile; long enough that the fixed cost of an operation is negligible.
+/// calls on the connection wait for the end of the operation. Long enough that the fixed cost of an
+/// operation is negligible.
 pub(super) const MAX_PIECE_LEN: usize = 64 << 10;
 
-/// Maximum number of bytes that one RDMA operation of a transfer transfers while messages of calls
+/// Maximum number of bytes that one RDMA operation of a bulk transfer moves while messages of calls
 /// arrive on the connection. Shorter than [`MAX_PIECE_LEN`], because these calls wait for the end
 /// of the operation.
 const MAX_PIECE_LEN_BESIDE_CALLS: usize = 32 << 10;
 
-/// Number of bytes that a transfer moves by short RDMA operations ([`MAX_PIECE_LEN_BESIDE_CALLS`])
-/// after a message has arrived, because further messages are likely. If no message arrives
-/// meanwhile, the transfer then uses long operations ([`MAX_PIECE_LEN`]) again.
+/// Number of bytes that a bulk transfer moves by short RDMA operations
+/// ([`MAX_PIECE_LEN_BESIDE_CALLS`]) after a message has arrived, because further messages are
+/// likely. If no further message arrives while these bytes are moved, the transfer uses long
+/// operations ([`MAX_PIECE_LEN`]) again.
 const QUIET_LEN: usize = 256 << 10;
 
 /// Maximum number of pieces of a transfer that are in flight at the same time. With two, the next
-/// piece is requested while a piece is on its way. More would delay the calls beside the transfer.
+/// piece is requested while the first is on its way. With more, calls on the same connection would
+/// wait longer.
 pub(super) const MAX_PIECES_IN_FLIGHT: usize = 2;
 
 /// Number of bytes reserved for the headers of a message that contains one piece of a transfer. The
@@ -79,9 +82,8 @@ impl PieceTransfer {
         }
     }
 
-    /// Transfers one part of the peer's memory: reads the bytes at the offset `at` into the local
-    /// `memory`, or writes the bytes of `memory` to that offset, as the direction of this transfer
-    /// says.
+    /// Transfers one part of the peer's memory in the direction of this transfer. Reads the bytes
+    /// at the offset `at` into the local `memory`, or writes the bytes of `memory` to that offset.
     pub(super) async fn transfer(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
         let outcome = match self.link.rdma() {
             Some(rdma) => self.access_by_rdma(rdma, memory, at).await,
@@ -233,8 +235,8 @@ impl PieceLength<'_> {
     }
 }
 
-/// Guard for an answer of the peer to a request of this transfer to read or write one piece. `tag`
-/// identifies the request. After the guard is dropped, the answer is ignored.
+/// Guard for an answer of the peer to a request of this transfer to read or write one part of the
+/// peer's memory. `tag` identifies the request. After the guard is dropped, the answer is ignored.
 struct ExpectedAnswer<'c> {
     core: &'c Core,
     tag: u32,

@@ -64,8 +64,8 @@ impl<T: Default> Scope<T> {
 }
 
 /// Guard that exists while a thread encodes or decodes one value and lists its [`Bulk`]s in a
-/// [`Scope`]. Dropping the guard closes the list, even if a codec panics. If this value was encoded
-/// inside of another one, the drop restores the list of the other value.
+/// [`Scope`]. Dropping the guard closes the list, even if a codec panics. A value may be encoded
+/// inside of another value: the drop then restores the list of the outer value.
 struct OpenScope<T: Default + 'static> {
     scope: &'static LocalKey<Scope<T>>,
     outer: Option<Box<T>>,
@@ -199,9 +199,9 @@ pub(crate) fn decode_in_scope<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
     (decoded, scope.take().unwrap_or_default())
 }
 
-/// Creates the [`Bulk`] for a token in the value that this thread is decoding, and adds it to the
-/// list of the value's bulks. The bulk refers to memory of the peer. Fails outside of
-/// [`decode_in_scope`], or if the value already contains [`MAX_BULKS`] bulks.
+/// Creates the [`Bulk`] for a token (the encoded form of a bulk) in the value that this thread is
+/// decoding, and adds it to the list of the value's bulks. The bulk refers to memory of the peer.
+/// Fails outside of [`decode_in_scope`], or if the value already contains [`MAX_BULKS`] bulks.
 pub(super) fn add_received(token: Token) -> Result<Bulk, &'static str> {
     let add = |received: &mut Vec<Bulk>| {
         let bulk = Bulk::of_peer(PeerBulk::new(token));

@@ -17,30 +17,32 @@ use crate::outbox::{AppendError, Appended, MAX_BATCH_LEN, SendAt, send_long};
 use crate::payload::{Body, Message, Payload};
 use crate::wire::{BulkFrame, Header, LeaseId, Violation};
 
-/// Maximum number of parts of lent memory that are being sent at the peer's request. A further
-/// request is a protocol violation. A correct peer has at most `MAX_TURNS * MAX_PIECES_IN_FLIGHT`
-/// requests outstanding. The factor 8 tolerates parts that this end still counts although the peer
-/// has already received them.
+/// Maximum number of pieces of lent memory that this end is sending at the peer's request. A
+/// request above this limit is a protocol violation. A correct peer has at most
+/// `MAX_TURNS * MAX_PIECES_IN_FLIGHT` requests outstanding. The factor 8 is a tolerance: this end
+/// may still count pieces that the peer has already received.
 const MAX_PIECES_BEING_SENT: usize = 8 * MAX_TURNS * MAX_PIECES_IN_FLIGHT;
 
 /// Number of transfers that a connection runs at the same time; other transfers wait. With two, a
 /// transfer can start while another waits for its last data.
 const MAX_TURNS: usize = 2;
 
-/// Maximum number of bytes of new memory for the running long reads of a connection; further long
-/// reads wait. A read counts with at most half of this number, even if its memory is longer. Long
-/// reads take several turns, so the number of turns alone does not limit their memory.
+/// Maximum total length, in bytes, of the new memory that the running long reads of a connection
+/// use; further long reads wait. A read counts with at most half of this number, even if its memory
+/// is longer. The limit of concurrent transfers does not suffice, because a long read keeps its
+/// memory while other transfers run.
 pub(super) const MAX_READ_MEMORY: usize = 64 << 20;
 
-/// Maximum number of unsent bytes of this end when the peer sends a frame about bulk memory, other
-/// than an answer. Such a frame beyond the limit is a protocol violation, because the answers would
-/// exhaust the memory. A correct peer never causes this: a server handles no messages at a far
-/// lower number of unsent bytes, and the server of a client requests only few pieces at a time.
+/// Maximum number of unsent bytes of this end while the peer sends frames about bulk memory. A
+/// frame that needs an answer, at a higher number, is a protocol violation, because further answers
+/// would exhaust the memory. A correct peer never causes such a violation: a server stops handling
+/// messages at a far lower number of unsent bytes, and a server requests only few pieces at a time
+/// from its client.
 const MAX_UNSENT: usize = 4 << 20;
 
-/// Maximum number of parts of memory ([`Bulk`](crate::Bulk)s) that a server lends on one connection
-/// with results at a time, because each needs resources of the device. A further result is not
-/// sent, and its call fails with [`Error::BadResponse`](crate::Error::BadResponse).
+/// Maximum number of [`Bulk`](crate::Bulk)s (parts of memory) that a server lends on one connection
+/// with results at a time. Limited because each bulk needs resources of the device. A further
+/// result is not sent, and its call fails with [`Error::BadResponse`](crate::Error::BadResponse).
 pub(super) const MAX_RESULTS: usize = 1 << 10;
 
 /// State of all bulk memory of a connection: memory that this end has lent to the peer, and memory
@@ -103,7 +105,8 @@ impl BulkTable {
         }
     }
 
-    /// Waits until all leases of results have ended: the peer has dropped the bulks, or the leases
+    /// Waits until all leases of results have ended: the peer has dropped the
+    /// [`Bulk`](crate::Bulk)s of the results, or the leases (permissions to access their memory)
     /// have expired. The caller must ensure that this end sends no further result.
     pub(crate) async fn wait_for_result_leases(&self) {
         loop {
@@ -168,8 +171,8 @@ impl BulkTable {
         self.borrowed.lock().remove(&id);
     }
 
-    /// Returns a new tag for a request to read or write a piece of the peer's bulk memory, and the
-    /// channel that receives the peer's answer with the same tag.
+    /// Returns a new tag for a request to read or write a piece of the peer's bulk memory. Also
+    /// returns the channel that receives the peer's answer with this tag.
     pub(super) fn expect_answer(&self) -> (u32, oneshot::Receiver<PieceAnswer>) {
         let (sender, receiver) = oneshot::channel();
         // Few answers are expected at a time, so a tag is free again when the counter wraps around.

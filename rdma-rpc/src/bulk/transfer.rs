@@ -18,13 +18,14 @@ use super::{BulkMemory, PeerBulk, memories};
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
 
-/// Number of bytes that a transfer moves before other transfers of the connection get their turn.
-/// Large enough that short transfers complete without interruption and release their memory early.
+/// Number of bytes that a transfer moves before it lets other transfers of the connection move
+/// bytes. Large enough that short transfers complete without interruption and release their memory
+/// early.
 const TURN_LEN: usize = 1 << 20;
 
-/// Number of bytes with which a long read into new memory counts at most against the limit of the
-/// connection, [`MAX_READ_MEMORY`]. Half of the limit, so that a very long read does not delay all
-/// other long reads until its end.
+/// Maximum number of bytes with which one long read counts against the limit of the connection,
+/// [`MAX_READ_MEMORY`]. Half of the limit, so that a very long read does not delay all other long
+/// reads until its end.
 const MAX_READ_SHARE: usize = MAX_READ_MEMORY / 2;
 
 /// Direction of a transfer between local memory and the peer's memory. This end reads from or
@@ -38,9 +39,11 @@ pub(super) enum Direction {
 impl PeerBulk {
     /// Reads or writes ranges of the peer's memory in a new task. Each part is an offset in the
     /// peer's memory and the local memory for the range. Returns the outcome and the local
-    /// memories. If this future is dropped, the task still owns the local memory until all
-    /// operations on it have ended, so that the device does not access freed memory. A transfer
-    /// that waits for others ends immediately if this future is dropped.
+    /// memories.
+    ///
+    /// If this future is dropped, a transfer that waits for other transfers ends immediately. A
+    /// running transfer still owns the local memory until all operations on it have ended, so that
+    /// the device does not access freed memory.
     pub(super) async fn transfer(
         &self,
         direction: Direction,
@@ -59,10 +62,10 @@ impl PeerBulk {
     }
 
     /// Reads `len` bytes at the offset `at` of the peer's memory into new memory, in a new task
-    /// like [`Self::transfer`]. Allocates the memory when the transfer begins: transfers that wait
-    /// for others hold no memory, and the memory of a finished transfer, which may still be in the
-    /// processor's caches, is used again. Long reads also wait while the memory of other long reads
-    /// has reached a limit.
+    /// like [`Self::transfer`]. Allocates the memory only when the transfer begins, so that waiting
+    /// transfers hold no memory. The allocation can then use the memory of a finished transfer,
+    /// which may still be in the processor's caches. A long read also waits until the memory of
+    /// other long reads is below a limit.
     pub(super) async fn read_new(&self, at: usize, len: usize) -> Result<BulkMemory> {
         let (transfer, _receiver) = self.prepare(Direction::Read)?;
         if len == 0 {
@@ -95,8 +98,8 @@ impl PeerBulk {
 }
 
 /// Waits until a read of `len` bytes may allocate new memory. Returns a permit that the read must
-/// hold until its end; `None` for a read that one turn completes, because few such reads run at a
-/// time.
+/// hold until its end. Returns `None` for a read of at most [`TURN_LEN`] bytes, because few such
+/// reads run at a time.
 async fn acquire_memory(bulks: &BulkTable, len: usize) -> Option<SemaphorePermit<'_>> {
     if len <= TURN_LEN {
         return None;
@@ -225,7 +228,8 @@ impl Transfer {
         (part, outcome, memory)
     }
 
-    /// Waits for `waiting`. Fails if the caller drops the future of the transfer before.
+    /// Waits for `waiting`, and returns its output. Fails if the caller drops the future of the
+    /// transfer during the wait.
     async fn unless_dropped<F: Future>(&self, waiting: F) -> Result<F::Output> {
         tokio::select! {
             output = waiting => Ok(output),
@@ -258,7 +262,7 @@ impl Transfer {
 }
 
 /// Permission of a transfer to transfer the next [`TURN_LEN`] bytes. The transfers of a connection
-/// take turns, so that a long transfer does not delay the others.
+/// take turns, so that a long transfer does not delay other transfers.
 struct Turn<'c> {
     turns: &'c Semaphore,
     permit: Option<SemaphorePermit<'c>>,

@@ -60,8 +60,8 @@ impl Default for ClientBuilder {
 
 impl ClientBuilder {
     /// Sets the RDMA settings, such as the device, the completion mode and the queue depths. The
-    /// message limit of this builder replaces that of the settings. Default: the defaults of
-    /// rdma-async, except that the peer cannot request memory.
+    /// message limit of this builder replaces the message limit of these settings. By default, uses
+    /// the default settings of rdma-async, but the peer cannot request memory.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
         self.transport = Some(transport);
         self

@@ -38,8 +38,10 @@ pub(crate) struct Calls {
     long_responses: Mutex<LongResponses>,
 }
 
-/// Numbers of responses longer than a batch. A long response may arrive after the frame by which a
-/// server ends its shutdown, because the transport sends long messages concurrently.
+/// Counts of long responses: the responses that have arrived, and the number that the server has
+/// announced at its shutdown. A long response does not fit into a message with other frames, and is
+/// sent concurrently with other messages. The response may therefore arrive after the frame by
+/// which the server ends its shutdown.
 #[derive(Debug, Default)]
 struct LongResponses {
     /// Number of long responses that have arrived.
@@ -68,8 +70,9 @@ struct FreeSlots {
 }
 
 #[derive(Debug)]
-/// Contents of one call slot. The generation, a part of the call's ID, is incremented at the end of
-/// each call, so that a late answer does not match the next call in the slot.
+/// Contents of one call slot, the client's entry for a call in progress. The generation is a part
+/// of the call's ID, and is incremented at the end of each call. A late answer thus does not match
+/// the next call in the slot.
 pub(super) struct Slot {
     pub(super) generation: u32,
     pub(super) phase: Phase,
@@ -305,8 +308,8 @@ impl Calls {
     }
 
     /// Frees the slot of the call `id`, the client's entry for a call in progress. Returns `true`
-    /// if the server has not answered and may still be executing the call, or if the response was
-    /// not decoded. The caller must then cancel the call at the server.
+    /// if the caller must cancel the call at the server: the server may still be executing the
+    /// call, or the response was not decoded.
     fn release(&self, id: CallId) -> bool {
         let (was_waiting, left) = {
             let mut slot = self.slots[id.index as usize].lock();

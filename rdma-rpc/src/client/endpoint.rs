@@ -17,8 +17,9 @@ use crate::address::{Address, ToAddress};
 use crate::error::{CallError, Error, Result};
 use crate::health::{HealthClient, HealthState};
 
-/// Minimum time limit of the first health check of a connection. Calls wait for this check, and the
-/// attempt to connect fails without its answer, so a short interval between checks does not apply.
+/// Minimum time limit of the first health check on a new connection. Without an answer to this
+/// check, the attempt to connect fails. Therefore a short interval between the later checks does
+/// not shorten this time limit.
 const MIN_FIRST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Addresses of one of the servers to which a client of several servers connects. The client tries
@@ -50,10 +51,10 @@ impl Endpoint {
         })
     }
 
-    /// Adds an alternative address of the server, which is used if connecting to all earlier
-    /// addresses fails, such as a TCP address for hosts without an RDMA device. The first use of an
-    /// alternative address of this endpoint by a client is logged as a warning; later uses are not
-    /// logged.
+    /// Adds an alternative address of the server, such as a TCP address for hosts without an RDMA
+    /// device. The client uses the address if connecting to all earlier addresses fails. The first
+    /// use of an alternative address of this endpoint by a client is logged as a warning; later
+    /// uses are not logged.
     ///
     /// # Errors
     ///
@@ -99,8 +100,8 @@ pub(super) struct Reconnect {
     pub(super) health_check: Option<Duration>,
 }
 
-/// State of an endpoint: the connection to its server, and the number of calls in progress. Shared
-/// by the calls and the task that reconnects.
+/// State of an endpoint (a server of a client with several servers): the connection to the server,
+/// and the number of calls in progress. Shared by the calls and the task that reconnects.
 #[derive(Debug)]
 pub(super) struct EndpointState {
     state: Mutex<State>,
@@ -129,8 +130,8 @@ impl EndpointState {
         }
     }
 
-    /// Returns the connection if it accepts calls: the connection has not ended, and the server is
-    /// healthy and not shutting down. Returns `None` otherwise.
+    /// Returns the connection if it accepts calls, and `None` otherwise. A connection accepts calls
+    /// while it is open and the server is healthy and not shutting down.
     pub(super) fn usable(&self) -> Option<Arc<Connection>> {
         let state = self.state.lock();
         let connection = state.connection.as_ref().filter(|_| !state.is_unhealthy)?;

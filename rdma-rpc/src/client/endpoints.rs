@@ -59,9 +59,9 @@ impl ChosenConnection {
 }
 
 impl Endpoints {
-    /// Spawns a task for each endpoint, which connects and reconnects. Waits until an endpoint
-    /// accepts calls, or until the first attempts of all endpoints have ended. Fails if then no
-    /// endpoint is connected.
+    /// Spawns a task for each endpoint (server), which connects and reconnects. Waits until an
+    /// endpoint accepts calls, or until the first attempts of all endpoints have ended. Fails if no
+    /// endpoint is connected after this wait.
     pub(super) async fn connect(
         endpoints: Vec<Endpoint>,
         builder: &ClientBuilder,

@@ -112,8 +112,9 @@ impl Calls {
     }
 
     /// Returns the slot with the index in `id`, a call ID that the server has sent. Fails if no
-    /// slot has this index. The caller must compare the generation in `id` with that of the slot,
-    /// because the call may have ended.
+    /// slot has this index. The call may have ended, and the slot may contain a later call. The
+    /// caller must therefore compare the generation (use count of the slot) in `id` with that of
+    /// the slot.
     fn slot(&self, id: CallId) -> Result<&parking_lot::Mutex<Slot>, Violation> {
         self.slots.get(id.index as usize).ok_or(Violation::Index)
     }
@@ -191,8 +192,8 @@ impl Calls {
         }
     }
 
-    /// Returns a stream of the call `id`: the stream to or from the server, as `of` selects it from
-    /// the client's entry of the call. Returns `None` if the call has ended. Fails if `of` returns
+    /// Returns a stream of the call `id`, to or from the server. `of` selects the stream from the
+    /// client's entry of the call. Returns `None` if the call has ended. Fails if `of` returns
     /// `None`, because the server has then sent a frame for a stream that the method does not have.
     fn streams<T>(
         &self,

@@ -277,8 +277,8 @@ impl Client {
     }
 
     /// Begins a call with streams in both directions. Returns the sender of the caller's stream of
-    /// items of type `I`, and the handler's stream of items of type `O`, which ends with the
-    /// handler's result.
+    /// items of type `I`, and the handler's stream of items of type `O`. The handler's stream ends
+    /// with the handler's result.
     #[doc(hidden)]
     pub async fn exchange<F: MethodCodecs, Q, I, O, T, E>(
         &self,
@@ -459,8 +459,9 @@ impl SendError {
     }
 }
 
-/// Kind of an answer to a call. Determines whether the call may be sent to another server, and
-/// whether the server may still be accessing memory that the request lent to it.
+/// Kind of an answer to a call. Only after a refusal may the call be sent to another server. After
+/// an answer of the kind [`Self::Other`], the server may still be accessing memory that the request
+/// lent to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnswerKind {
     /// The result or the service's error.
@@ -553,10 +554,10 @@ where
     Sender::new::<F::Request>(outgoing, Arc::clone(&pending.core), pending.id)
 }
 
-/// Waits for a free call slot of the connection and for room in its outbox (send queue), and then
-/// begins a call. Returns the call, and the rest of its time limit `limit` after the wait. Fails
-/// with [`Error::DeadlineExceeded`] if the time limit passes before. `info` describes the call in
-/// this error.
+/// Begins a call, after waiting for a free call slot of the connection and for room in its outbox
+/// (send queue). Returns the call, and the part of its time limit `limit` that is left after the
+/// wait. Fails with [`Error::DeadlineExceeded`] if the time limit passes during the wait. `info`
+/// describes the call in this error.
 async fn begin<C: Deref<Target = Core>>(
     core: C,
     limit: Option<Duration>,
@@ -660,8 +661,8 @@ async fn send<Q: ?Sized, P: Deref<Target = Core>>(
 }
 
 /// Waits for `sending`, the transfer of a long request, at most until the deadline of its call.
-/// Fails with [`Error::DeadlineExceeded`] if the deadline passes before. `info` describes the call
-/// in this error.
+/// Fails with [`Error::DeadlineExceeded`] if the deadline passes during the wait. `info` describes
+/// the call in this error.
 async fn by_deadline(
     deadline: Option<Instant>,
     info: &ErrorInfo,

@@ -131,8 +131,9 @@ impl CodecError {
         Self(Arc::from(cause.into()))
     }
 
-    /// Returns the error of a body that cannot be decoded, because the peer has encoded it with the
-    /// codec number `received`, and this end expects the codec number `own`.
+    /// Returns the error of a body that cannot be decoded, because the two ends use different
+    /// codecs. The peer has used the codec number `received`, and this end expects the codec number
+    /// `own`.
     pub(crate) fn codec_mismatch(received: u8, own: u8) -> Self {
         Self::new(format!("the codec is {received} and not {own}"))
     }
@@ -185,8 +186,8 @@ pub(crate) trait Encodable {
     fn encoded_len(&self) -> Result<usize, CodecError>;
 }
 
-/// A value to be sent, with pointers to the functions that encode it, so that the code that sends
-/// the value is not generic over the codec.
+/// A value to be sent, with pointers to the functions that encode the value. With these pointers,
+/// the code that sends the value is not generic over the codec.
 pub(crate) struct TypedBody<'v, T: ?Sized> {
     value: &'v T,
     encode: fn(&T, &mut [u8]) -> Result<Option<usize>, CodecError>,

@@ -178,8 +178,8 @@ impl Service for HandlerCount {
     }
 }
 
-/// Number of methods of the fuzz targets' service that [`call`] can call, not counting the method
-/// with a [`Bulk`] as its argument.
+/// Number of methods of the fuzz targets' service that [`call`] can select by the lower values of
+/// its parameter `kind`. Does not include the method with a [`Bulk`] as its argument.
 pub(super) const CALL_KINDS: u8 = 8;
 
 /// Lowest value of the parameter `kind` of [`call`] that selects the method with a [`Bulk`] as its

@@ -45,7 +45,7 @@ pub(super) fn read(message: &[u8]) -> Result<Vec<Frame>, Violation> {
 }
 
 /// Encodes frames as a new message, and returns its bytes. `message` is the message from which
-/// `frames` were parsed, and which contains their bodies.
+/// `frames` were parsed, and contains the bodies of the frames.
 fn write(message: &[u8], frames: &[Frame]) -> Vec<u8> {
     let mut bytes = vec![0; MESSAGE_HEADER_LEN];
     let count = u16::try_from(frames.len()).expect("a message counts its frames with 16 bits");

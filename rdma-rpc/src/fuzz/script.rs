@@ -24,8 +24,8 @@ pub(super) enum Step {
     Act(u8),
 }
 
-/// Maximum number of steps (actions of a test) that are executed for one input of the fuzzer, so
-/// that an input of a few kilobytes does not take seconds.
+/// Maximum number of steps (actions of a test) that are executed for one input of the fuzzer. With
+/// the limit, an input of a few kilobytes does not take seconds.
 const MAX_STEPS: usize = 300;
 
 impl<'a> Script<'a> {

@@ -184,7 +184,8 @@ impl MemoryPort {
     }
 }
 
-/// Listener of a server at an in-memory address. Accepts connections of clients in this process.
+/// Listener of a server at an in-memory address, which accepts connections of clients in this
+/// process.
 #[derive(Debug)]
 pub(crate) struct MemoryListener {
     port: MemoryPort,

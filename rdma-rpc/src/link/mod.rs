@@ -140,7 +140,8 @@ impl Link {
         }
     }
 
-    /// Sends the remaining bytes of a batch, and waits while the transport accepts none.
+    /// Sends the unsent bytes of a batch (a message with one or more frames), and waits while the
+    /// transport accepts none.
     pub(crate) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
         match self {
             Self::Rdma(link) => return link.send(batch).await,

@@ -95,8 +95,8 @@ impl TlsLink {
         poll_fn(|cx| self.poll_send(batch, cx)).await;
     }
 
-    /// Polls the sending of a batch: returns `Ready` when all bytes of the batch were sent, and
-    /// also after an error, which the receiving task reports.
+    /// Polls the sending of a batch (a message with one or more frames). Returns `Ready` when all
+    /// bytes were sent, and also after an error, which the receiving task reports.
     fn poll_send(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()> {
         if let Err(error) = ready!(self.poll_write(batch, cx)) {
             // The receiving task reports the end of the connection.

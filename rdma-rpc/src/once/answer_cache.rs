@@ -20,10 +20,10 @@ use crate::observe;
 use crate::server::Call;
 use crate::status::Status;
 
-/// Maximum number of clients whose answers are stored, which limits the memory of the server. To
-/// store the answers for a further client, the server drops those for another client: among the
-/// clients without a running call, the client whose last request is the oldest. Of that client,
-/// only the [`History`] is then stored.
+/// Maximum number of clients for which a server stores answers, which limits the memory of the
+/// server. When a further client makes a call, the answers of another client are dropped. The
+/// server chooses, among the clients without a running call, the client whose last request is the
+/// oldest. Of that client, only the [`History`] is then stored.
 const MAX_CLIENTS: usize = 1024;
 
 /// Maximum number of answers that are stored for repeated requests of a client, which limits the
@@ -32,8 +32,8 @@ const MAX_CLIENTS: usize = 1024;
 const MAX_ANSWERS: usize = 256;
 
 /// Maximum total length of all stored answers in bytes, which limits the memory of the server.
-/// Above this limit, answers are dropped, first those of the clients whose last requests are the
-/// oldest.
+/// Above this limit, answers are dropped, beginning with the answers of the client whose last
+/// request is the oldest.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 /// Maximum number of executed calls of one client that the server remembers without their answers.
@@ -84,8 +84,8 @@ struct CallEntry {
     len: AtomicUsize,
 }
 
-/// Content of a call's entry: the answer of the handler, or the fact that the handler is still
-/// running.
+/// Content of a call's entry: the answer of the handler, or a value that states that the handler is
+/// still running.
 #[derive(Debug, Clone)]
 enum StoredAnswer {
     /// The handler is running.
@@ -116,9 +116,9 @@ impl AnswerCache {
         self.instance_id
     }
 
-    /// Creates the record of the client of a new connection: the time at which the connection was
-    /// accepted, and the client's identifier, which the first request sets. Must be called before
-    /// the connection receives requests.
+    /// Creates the record of the client of a new connection. The record contains the time at which
+    /// the connection was accepted, and the client's identifier, which is set by the first request.
+    /// Must be called before the connection receives requests.
     pub(crate) fn connection_client(&self) -> ConnectionClient {
         ConnectionClient {
             session: OnceLock::new(),
@@ -238,9 +238,9 @@ impl State {
             || calls.values().filter(|entry| !entry.is_done()).count() < running
     }
 
-    /// If the calls of [`MAX_CLIENTS`] clients are stored, removes all calls of one client to make
-    /// room for another. Chooses a client without a running call: the client whose last request is
-    /// the oldest.
+    /// Removes all calls of one client, to make room for another, if the calls of [`MAX_CLIENTS`]
+    /// clients are stored. Chooses a client without a running call: the client whose last request
+    /// is the oldest.
     fn evict_client(&mut self) {
         if self.sessions.len() < MAX_CLIENTS {
             return;
@@ -282,9 +282,9 @@ impl ClientAnswers {
         self.calls.values().all(|entry| entry.is_done())
     }
 
-    /// Makes room for one more answer: drops the answers with sequence numbers below `floor`, which
-    /// the client has received, and the oldest others if the client has [`MAX_ANSWERS`] answers.
-    /// Returns the length of the dropped answers in bytes.
+    /// Makes room for one more answer of this client. Drops the answers with sequence numbers below
+    /// `floor`, which the client has received. If the client still has [`MAX_ANSWERS`] answers,
+    /// also drops the oldest. Returns the length of the dropped answers in bytes.
     fn make_room(&mut self, floor: u64) -> usize {
         let floor = self.raise_floor(floor);
         let mut freed = 0;
@@ -318,9 +318,9 @@ impl ClientAnswers {
         freed
     }
 
-    /// Raises the floor of this client to at least `floor`. Below this sequence number, the server
-    /// executes no further call of the client. Returns the resulting floor, which may be higher
-    /// than `floor`.
+    /// Raises the floor of this client to at least `floor`. The floor is a sequence number: the
+    /// server executes no further call of the client with a lower number. Returns the resulting
+    /// floor, which may be higher than `floor`.
     fn raise_floor(&mut self, floor: u64) -> u64 {
         self.history.floor = self.history.floor.max(floor);
         self.history.floor

@@ -30,14 +30,15 @@ impl History {
     /// time at which the connection of the request was accepted. The caller must have checked that
     /// neither the answer nor the number of the call is stored.
     ///
-    /// If the server has deleted old records to save memory, the call may be in a deleted record.
-    /// Then returns `true` only for a first request (not repeated) on a connection that was
-    /// accepted after the deleted records were stored.
+    /// The server may have deleted old records to save memory. The call may then be in a deleted
+    /// record. In this case, returns `true` only for a first request (not repeated) on a connection
+    /// that was accepted after the deleted records were stored.
     ///
-    /// Such a request may have been delayed until its repetition was executed on another
-    /// connection. The client repeats a request only after it has used the connection of the first
-    /// request. Therefore any record with the repetition was stored after this connection was
-    /// accepted, so that it was not deleted and is part of the present record.
+    /// The result is right even if a repetition of the request, on another connection, was executed
+    /// before the delayed first request arrived. The client repeats a request only after it has
+    /// used the connection of the first request. Therefore the record of the repetition was stored
+    /// after this connection was accepted. Such a record was not deleted, and is part of the
+    /// present record.
     pub(super) fn excludes(&self, number: &CallNumber, epoch: u64) -> bool {
         let is_complete = self.epoch == 0;
         number.call >= self.floor && (is_complete || (!number.is_repeated && epoch >= self.epoch))
@@ -67,9 +68,10 @@ impl EvictedClients {
     }
 
     /// Returns the record of the calls that the server may have executed for the client `session`.
-    /// If there is no record, returns an empty record with the time before which deleted records
-    /// were stored, because a deleted record may be of this client. Must not be called while
-    /// answers of the client are stored: the record is then stored with the answers.
+    /// If there is no record, returns an empty record. The empty record contains the time before
+    /// which deleted records were stored, because the record of this client may have been deleted.
+    /// Must not be called while answers of the client are stored: the record is then stored with
+    /// the answers.
     pub(super) fn history(&self, session: u128) -> History {
         let unknown = History {
             floor: 0,

@@ -50,8 +50,8 @@ impl Session {
 }
 
 /// A call in progress of a method with `#[rpc(once)]`, with its sequence number. Dropping this
-/// value marks the call as ended. When all earlier calls have ended, too, later requests inform the
-/// server that the answer of this call need not be stored any longer.
+/// value marks the call as ended. When this call and all earlier calls have ended, later requests
+/// inform the server that the answer of this call need not be stored any longer.
 #[derive(Debug)]
 pub(crate) struct NumberedCall<'s> {
     session: &'s Session,

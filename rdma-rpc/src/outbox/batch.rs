@@ -77,8 +77,8 @@ impl ItemHeader {
 }
 
 impl ItemFrame {
-    /// Returns whether the item with the header `header` can be added to this frame: it is the next
-    /// item of the same stream, and the frame is not full.
+    /// Returns whether the item with the header `header` can be added to this frame: the item is
+    /// the next item of the same stream, and the frame is not full.
     fn is_followed_by(&self, header: &ItemHeader) -> bool {
         let next = ItemHeader {
             sequence: self.header.sequence.wrapping_add(self.count.into()),

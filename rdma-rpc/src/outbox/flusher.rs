@@ -63,8 +63,8 @@ impl Outbox {
     }
 }
 
-/// Sends a batch over `link`, and waits until the transport has accepted the batch. Fails if this
-/// takes longer than [`SEND_TIMEOUT`].
+/// Sends a batch (a message with one or more frames) over `link`, and waits until the transport has
+/// accepted the batch. Fails if this takes longer than [`SEND_TIMEOUT`].
 pub(super) async fn send(link: &Arc<Link>, batch: &mut Batch) -> Result<(), Error> {
     match timeout(SEND_TIMEOUT, link.send(batch)).await {
         Ok(outcome) => outcome,

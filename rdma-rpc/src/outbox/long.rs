@@ -6,9 +6,9 @@ use super::{Batch, MAX_QUEUED, Outbox, ended, flusher};
 use crate::core::Core;
 use crate::error::Error;
 
-/// Returns a future that sends `batch`, a message with a single long frame. The frame already
-/// counts against the limit of waiting bytes before the future is polled. Otherwise, too many long
-/// frames could be created before the first is polled.
+/// Returns a future that sends `batch`, a message with a single long frame. The frame counts
+/// against the limit of waiting bytes from the call of this function on, not only from the first
+/// poll of the future. Otherwise, too many long frames could be created before the first is polled.
 pub(crate) fn send_long<C: Deref<Target = Core>>(
     core: C,
     batch: Box<Batch>,
@@ -22,9 +22,10 @@ pub(crate) fn send_long<C: Deref<Target = Core>>(
 }
 
 impl Outbox {
-    /// Sends `batch`, a message with a single long frame. If the transport allows, sends it
-    /// concurrently with other messages, otherwise after the queued messages. The caller must hold
-    /// a [`CountedFrame`] meanwhile, so that the frame counts against the limit of unsent bytes.
+    /// Sends `batch`, a message with a single long frame. If the transport allows, sends the
+    /// message concurrently with other messages, otherwise after the queued messages. The caller
+    /// must hold a [`CountedFrame`] until this function returns, so that the frame counts against
+    /// the limit of unsent bytes.
     async fn send_counted(&self, mut batch: Box<Batch>) -> Result<(), Error> {
         let link = self.link().ok_or_else(ended)?;
         if link.sends_concurrently() {

@@ -25,21 +25,23 @@ use crate::payload::Buffer;
 use crate::status::Status;
 use crate::wire::Header;
 
-/// Number of frames after which a message is sent immediately if no earlier message waits or is
-/// being sent, even if other ready tasks may append more frames to it. The peer can then handle
-/// these frames while this end produces more.
+/// Number of frames at which a message is sent before the end of the scheduler's turn, in which
+/// other tasks may append further frames. Applies only if no earlier message waits or is being
+/// sent. The peer can then handle these frames while this end produces more.
 const EARLY_SEND_FRAMES: u16 = 32;
 
-/// Number of bytes in complete messages that wait to be sent, above which new calls and stream
-/// items wait, too. Limits the memory of the queue. Large enough that the transport has data to
-/// send while calls wait.
+/// Maximum number of bytes in complete messages that wait to be sent; above this limit, new calls
+/// and stream items wait, too. Limits the memory of the queue. Large enough that the transport has
+/// data to send while calls wait.
 const MAX_QUEUED: usize = 256 << 10;
 
-/// Number of bytes of long frames above which new calls and stream items wait, which limits memory.
-/// Higher than [`MAX_QUEUED`], because a single long frame may have up to 16 MiB by default.
+/// Maximum number of bytes of long frames (each a separate message) that wait to be sent; above
+/// this limit, new calls and stream items wait, which limits memory. Higher than [`MAX_QUEUED`],
+/// because a single long frame may have up to 16 MiB by default.
 const MAX_LONG: usize = 16 << 20;
 
-/// Send queue of a connection: frames are appended here, and sent in batches by the transport.
+/// Send queue of a connection. Collects frames in batches (messages with several frames), which the
+/// transport sends.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     state: Mutex<State>,
@@ -101,8 +103,9 @@ pub(crate) enum SendAt {
     TurnEnd,
 }
 
-/// Result of appending a frame: the frame is in a batch, which the outbox sends, or in a separate
-/// message, which the caller must send.
+/// Result of appending a frame to the outbox (the send queue of a connection). The frame is either
+/// in a batch (a message with several frames), which the outbox sends, or in a separate message,
+/// which the caller must send.
 #[derive(Debug)]
 pub(crate) enum Appended {
     /// The frame was appended to a batch.
@@ -112,7 +115,7 @@ pub(crate) enum Appended {
     Long(Box<Batch>),
 }
 
-/// Reason for which a frame was not appended to the outbox.
+/// Reason for which a frame was not appended to the outbox, the send queue of a connection.
 #[derive(Debug)]
 pub(crate) enum AppendError {
     /// The body cannot be encoded.
@@ -198,7 +201,8 @@ impl Outbox {
         }
     }
 
-    /// Locks the outbox, in order to append several items of a stream in sequence.
+    /// Locks the outbox (the send queue of the connection), in order to append several items of a
+    /// stream in sequence.
     pub(crate) fn lock_batch(&self) -> OpenBatch<'_> {
         OpenBatch {
             outbox: self,
@@ -253,10 +257,10 @@ impl Outbox {
         }
     }
 
-    /// Passes the queued batches to the transport, oldest first, until the transport accepts no
-    /// more without waiting. The flusher then sends the rest. Passes no batch while the flusher is
-    /// sending one, because batches must stay in order. Fails if the transport fails or has been
-    /// dropped because the connection has ended.
+    /// Passes the queued messages to the transport, oldest first, until the transport accepts no
+    /// more without waiting. The flusher (the sending task) then sends the remaining messages.
+    /// Passes no message while the flusher is sending one, because messages must stay in order.
+    /// Fails if the transport fails or has been dropped because the connection has ended.
     fn send_queue(&self, state: &mut State) -> Result<(), Error> {
         let Some(link) = state.link.clone() else {
             return Err(ended());
@@ -278,8 +282,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sets `is_full` if too many bytes wait to be sent, and otherwise clears it. New calls and
-    /// stream items wait while this flag is set. Wakes them when the flag is cleared. `state` is
+    /// Updates the flag `is_full`, which is set while too many bytes wait to be sent. New calls and
+    /// stream items wait while the flag is set, and are woken when the flag is cleared. `state` is
     /// the locked state of this outbox. After the end of the connection the flag stays clear, so
     /// that no task waits.
     fn update_full(&self, state: &State) {
@@ -311,8 +315,8 @@ impl Outbox {
         !self.is_full.load(Ordering::Acquire)
     }
 
-    /// Returns the number of bytes of the complete batches that wait or are being sent. A message
-    /// with a single long frame counts with at most the maximum length of a batch.
+    /// Returns the number of bytes of the complete batches that wait or are being sent. For a
+    /// message with a single long frame, counts at most the maximum length of a batch.
     pub(crate) fn queued_in_batches(&self) -> usize {
         self.state.lock().queued_short
     }
@@ -368,8 +372,8 @@ impl Outbox {
     }
 }
 
-/// Lock guard of the outbox, through which several frames are appended to the open batch without a
-/// frame of another task in between.
+/// Lock guard of the outbox (the send queue of a connection), through which several frames are
+/// appended to the open message without a frame of another task in between.
 pub(crate) struct OpenBatch<'o> {
     outbox: &'o Outbox,
     state: MutexGuard<'o, State>,

@@ -16,9 +16,10 @@ use crate::link::{Accepted, Listener};
 use crate::once;
 use crate::wire::Settings;
 
-/// Time that a server's shutdown allows each connection after the grace period: once for its last
-/// handlers to finish, and once more for sending its last answers, which over TCP includes the wait
-/// for the client to close the connection. Short, because the program waits for the shutdown.
+/// Time limit of each of the last two steps that a server's shutdown performs for a connection
+/// after the grace period: waiting for its last handlers, and sending its last answers. Over TCP,
+/// sending includes the wait until the client closes the connection. Short, because the program
+/// waits for the shutdown.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// Pause after a failed `accept`. The cause may be a temporary lack of resources, such as file
@@ -41,12 +42,11 @@ impl ServerHandle {
         &self.address
     }
 
-    /// Shuts the server down: stops accepting clients, refuses new calls with
-    /// [`Error::ShuttingDown`], and waits until the running calls have finished and the callers
-    /// have dropped the [`Bulk`](crate::Bulk)s of their results, at most for the
-    /// [grace period](Server::grace). Calls that run longer are dropped, and the leases of bulks
-    /// that are held longer end. For each connection, sending the last answers may take up to 4 s
-    /// more.
+    /// Shuts the server down: stops accepting clients, and refuses new calls with
+    /// [`Error::ShuttingDown`]. Then waits, at most for the [grace period](Server::grace), until
+    /// the running calls have finished and the callers have dropped the [`Bulk`](crate::Bulk)s of
+    /// their results. Calls that run longer are dropped, and the leases of bulks that are held
+    /// longer end. For each connection, sending the last answers may take up to 4 s more.
     pub async fn shutdown(mut self) {
         self.closing.send_replace(true);
         if let Err(stopped) = (&mut self.acceptor).await {
@@ -191,9 +191,9 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
 }
 
 /// Waits until all messages of the connection were sent. Over TCP, also waits until the client has
-/// closed the connection. If a socket is closed before the received bytes were read, the system
-/// drops the bytes that were not yet delivered to the client. The receiving task of the connection
-/// reads these bytes.
+/// closed the connection. During this wait, the receiving task of the connection reads the bytes
+/// that the client still sends. If the socket were closed with unread bytes, the system would drop
+/// the bytes that were not yet delivered to the client.
 async fn finish_sending(core: &Core) {
     core.outbox.wait_until_sent().await;
     if let Some(link) = core.outbox.link()

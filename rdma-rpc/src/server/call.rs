@@ -38,9 +38,9 @@ impl<Q> Call<Q> {
     }
 
     /// Takes the permits of the call for the limits of the server, of the method and of the
-    /// connection. The call counts as running until the permits are dropped, so the caller must
-    /// keep them until the handler ends, even if the call ends earlier. A permit is `None` if there
-    /// is no such limit.
+    /// connection. A permit is `None` if there is no such limit. The call counts as running until
+    /// the permits are dropped. The caller must therefore keep the permits until the handler ends,
+    /// even if the call ends earlier.
     pub(crate) fn take_permits(&mut self) -> [Option<CallPermit>; 3] {
         std::mem::take(&mut self.permits)
     }

@@ -258,10 +258,10 @@ impl ServerConnection {
         core.outbox.schedule();
     }
 
-    /// Announces to the client that every call that the server has started was answered. The client
-    /// may then send its unanswered calls to another server. Also sends the number of long
-    /// responses, because they may arrive later than this announcement. The caller must ensure that
-    /// no handler is running.
+    /// Announces to the client that the server has answered every call that the server has started.
+    /// The client may then send its unanswered calls to another server. The announcement contains
+    /// the number of long responses, because they may arrive later than the announcement. The
+    /// caller must ensure that no handler is running.
     pub(super) fn announce_all_answered(&self, core: &Core) {
         let header = Header::Goodbye { status: 2 };
         let sent = self.long_responses.load(Ordering::Relaxed).to_be_bytes();
@@ -273,7 +273,7 @@ impl ServerConnection {
         }
     }
 
-    /// Counts a response longer than a batch that was sent.
+    /// Counts a sent response that was too long to share a message with other frames.
     pub(super) fn count_long_response(&self) {
         self.long_responses.fetch_add(1, Ordering::Relaxed);
     }

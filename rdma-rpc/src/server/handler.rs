@@ -33,8 +33,8 @@ use crate::status::Status;
 use crate::stream::{ReceiveBuffer, SendWindow, Streams, WINDOW_BYTES, WINDOW_ITEMS, Window};
 use crate::wire::{CallId, Header, ONE_WAY};
 
-/// Duration of a single poll of a handler above which a warning is logged, because other calls of
-/// the thread must wait. Well-behaved handlers return within microseconds.
+/// Duration of a single poll of a handler above which the server logs a warning. During the poll,
+/// the other calls of the thread must wait. Well-behaved handlers return within microseconds.
 const MAX_POLL_TIME: Duration = Duration::from_millis(10);
 
 /// Maximum number of unused heap allocations that a method keeps for the handlers of later calls.
@@ -371,8 +371,8 @@ where
         }
     }
 
-    /// Ends a call and appends its response to the outbox (send queue) of the connection. A
-    /// response that is too long for a batch is returned instead, and the caller must send it.
+    /// Ends a call and appends its response to the outbox (send queue) of the connection. Returns a
+    /// response that is too long to share a message with other frames; the caller must send it.
     pub(super) fn finish(
         &self,
         core: &Arc<Core>,

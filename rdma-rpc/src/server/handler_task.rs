@@ -61,9 +61,9 @@ where
     F::Error: Encode<E>,
     Fut: Future<Output = Result<T, E>>,
 {
-    /// Runs the handler until it returns a result, and sends the response. A one-way call is
-    /// dropped early if `deadline` passes or the connection ends. Other calls are not ended here in
-    /// these cases, because the connection aborts their tasks.
+    /// Runs the handler until it returns a result, and sends the response. Drops the handler of a
+    /// one-way call early if `deadline` passes or the connection ends. Does not check these cases
+    /// for other calls, because the connection aborts their tasks.
     pub(super) async fn run(mut self, deadline: u64) {
         let Some(mut boxed) = self.boxed.take() else {
             return;

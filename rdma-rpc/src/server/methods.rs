@@ -122,9 +122,8 @@ impl Methods {
     }
 
     /// Records for the reflection service that the type `T` occurs in the signature of `method`.
-    /// `role` is the place in the signature, such as an argument or the result. `texts` are the
-    /// name of the argument or stream, and the source text of the type. `C` is the codec of the
-    /// type.
+    /// `role` is the part of the signature, such as an argument or the result. `texts` are the name
+    /// of the argument or stream, and the source text of the type. `C` is the codec of the type.
     pub fn describe<C: Decode<T>, T>(
         &mut self,
         method: &'static MethodInfo,

@@ -305,8 +305,8 @@ impl Server {
     /// Spawns a task that serves all clients that connect to a listener, until the handle is
     /// dropped.
     ///
-    /// The builder of the listener also limits the length of received messages: set
-    /// [`RdmaBuilder::message_limit`] there, too.
+    /// The length of received messages is also limited by the builder of the listener: set
+    /// [`RdmaBuilder::message_limit`] of that builder to the limit of this server.
     ///
     /// # Errors
     ///

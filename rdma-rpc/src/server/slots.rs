@@ -18,10 +18,10 @@ use crate::wire::{CallId, Violation};
 pub(super) struct Slots(Box<[Mutex<Slot>]>);
 
 #[derive(Debug, Default)]
-/// State of one of the server's slots for the calls of a connection. A slot runs one call at a
-/// time. The *generation* of a call is a number that distinguishes it from the other calls in the
-/// slot. The slot also stores a cancellation or end of a stream that arrived before the request of
-/// its call.
+/// State of one slot of the server for the calls of a connection. A slot runs one call at a time.
+/// The *generation* of a call is a number that distinguishes the call from the other calls in the
+/// slot. A slot can also store a cancellation, or an end of a stream, that has arrived before the
+/// request of its call.
 struct Slot {
     /// Call that is running in the slot.
     running: Option<RunningCall>,
@@ -304,7 +304,7 @@ impl Slot {
     }
 
     /// Removes the running call from the slot, and returns the call. Returns `None`, and removes
-    /// nothing, if the slot contains no call with this generation.
+    /// nothing, if the slot contains no call with this generation (use count of the slot).
     fn take(&mut self, generation: u32) -> Option<RunningCall> {
         self.running
             .take_if(|running| running.generation == generation)

@@ -83,9 +83,9 @@ impl ReceiveBuffer {
     /// `count` the number of items, each preceded by its length. If `count` is 0, `body` is a
     /// single item. Ignores items after the end of the stream.
     ///
-    /// Fails if the peer has sent more items or bytes than this end allows. The last item may
-    /// exceed the allowed bytes by less than `slack`, the maximum length of an item, because a peer
-    /// may send an item of any length while one byte is allowed.
+    /// Fails if the peer has sent more items or bytes than this end allows. A peer may send an item
+    /// of any length while one byte is allowed. The last item may thus exceed the allowed bytes, by
+    /// less than `slack`, the maximum length of an item.
     pub(crate) fn push(
         &self,
         first: u32,
@@ -244,8 +244,8 @@ impl State {
 
     /// Counts `items` items with a total of `bytes` bytes as taken by the program. If the program
     /// has taken at least half of the initial window (in items or bytes) since the last
-    /// announcement, returns the numbers of items and bytes taken since then: the peer may send as
-    /// many more. Otherwise, returns `None`.
+    /// announcement, returns the numbers of items and bytes taken since then. The peer may send
+    /// these numbers of further items and bytes. Otherwise, returns `None`.
     fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
         self.next = self.next.wrapping_add(items);
         self.taken.items += items;

@@ -17,8 +17,8 @@ pub(crate) struct SendWindow {
 }
 
 #[derive(Debug)]
-/// State of a [`SendWindow`] under its lock: the remaining window, and the waker of a sender that
-/// waits for the window to open.
+/// State of a [`SendWindow`] under its lock: the numbers of items and bytes that may still be sent,
+/// and the waker of a sender that waits until the peer allows more.
 struct State {
     window: RemainingWindow,
     /// Error with which sending fails; `None` while the stream is open.
@@ -27,7 +27,8 @@ struct State {
 }
 
 impl State {
-    /// Stores the waker of the task that waits until the window opens or the stream ends.
+    /// Stores the waker of the task that waits until the peer allows the sending of items or the
+    /// stream ends.
     fn store_waker(&mut self, cx: &Context<'_>) {
         match &mut self.waker {
             Some(waker) => waker.clone_from(cx.waker()),
@@ -82,7 +83,7 @@ impl SendWindow {
         }
     }
 
-    /// Adds the items and bytes that the peer allows in addition, and wakes the task that waits to
+    /// Adds the further items and bytes that the peer has allowed, and wakes the task that waits to
     /// send. Fails if the total of items or bytes would exceed 32 bits, because no correct peer
     /// allows so many.
     pub(crate) fn grant(&self, window: Window) -> Result<(), Violation> {
@@ -110,8 +111,8 @@ impl SendWindow {
     /// [`RemainingWindow::spend`]. Fails if the stream is closed.
     ///
     /// `append` runs under the lock of this value, so that [`Self::sent`] always counts exactly the
-    /// appended items. Another task may be sending the handler's response meanwhile, which contains
-    /// this number.
+    /// appended items. At the same time, another task may be sending the handler's response, which
+    /// contains this number.
     pub(crate) fn poll_append<P>(
         &self,
         cx: &mut Context<'_>,

@@ -65,7 +65,8 @@ fn header<C: Codec>(id: CallId, sequence: u32) -> ItemHeader {
 }
 
 /// Number of items that [`Sender::send_all`] takes from its iterator at a time. Large enough that
-/// the outbox is rarely locked, and small enough to limit the memory for the items.
+/// the connection's send queue is rarely locked, and small enough to limit the memory for the
+/// items.
 const CHUNK: usize = 64;
 
 /// Stream items that a [`Sender`] has encoded in one step. These items already count against the
@@ -133,9 +134,9 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends items from the start of `items`, as many as the peer allows and at least one. Returns
-    /// their number. Waits while the peer allows no items, because the receiver has not taken
-    /// enough of the earlier items.
+    /// Sends items from the start of `items`: at least one, and at most the number that the peer
+    /// allows. Returns the number of sent items. Waits while the peer allows no items, because the
+    /// receiver has not taken enough of the earlier items.
     async fn send_some<I: Borrow<T>>(&self, items: &[I]) -> Result<usize, Error> {
         if !self.core.outbox.has_room() {
             self.unless_closed(self.core.outbox.wait_for_room()).await?;
@@ -179,10 +180,10 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Encodes items from the start of `items` into the message that is being filled, as many as
-    /// the peer allows. Stops before an item that is too long to share a message. If the first item
-    /// is too long, encodes only this item, as a separate message. Returns the number of items, or
-    /// the separate message.
+    /// Encodes items from the start of `items`, up to the number that the peer allows, into the
+    /// message that is being filled. Stops before an item that is too long to share a message. If
+    /// the first item is too long, encodes only this item, as a separate message. Returns the
+    /// number of items, or the separate message.
     fn append_items<I: Borrow<T>>(
         &self,
         window: &mut RemainingWindow,

@@ -29,7 +29,7 @@ pub(crate) const FRAME_HEADER_LEN: usize = 16;
 pub(crate) const ONE_WAY: u32 = u32::MAX;
 
 /// Identifier of a call on its connection: the index of its slot in the caller's table, and the
-/// generation of the slot.
+/// generation (use count) of the slot.
 ///
 /// The generation changes with each use of the slot, so that a late frame does not match a later
 /// call.
@@ -98,7 +98,8 @@ mod frame_kind {
 }
 
 /// Length in bytes of the prefix of each item in a frame with several items. The prefix contains
-/// the length of the item; two bytes suffice, because such a frame is not longer than a batch.
+/// the length of the item. Two bytes suffice, because such a frame has at most [`MAX_BATCH_LEN`]
+/// bytes.
 pub(crate) const ITEM_PREFIX_LEN: usize = 2;
 
 /// Maximum length in bytes of a message with several frames. Equal to the length up to which

@@ -77,10 +77,10 @@ const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("
 /// an empty poll, which is subtracted from the costs of the other operations.
 const IDLE: &str = "idle";
 
-/// The names of all [`OPERATIONS`]: the measured operations of those interfaces in [`WAYS`] that
+/// The names of all [`OPERATIONS`]: the measured operations of the interfaces in [`WAYS`] that
 /// support every operation.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
-/// The names of the operations send and write: the measured operations of those interfaces in
+/// The names of the operations send and write: the measured operations of the interfaces in
 /// [`WAYS`] that support neither reads nor atomic operations.
 const SENDS_WRITES: &[&str] = &["send", "write"];
 /// The name of the operation send: the only measured operation of some interfaces in [`WAYS`]. The
@@ -126,7 +126,8 @@ struct Subject {
 }
 
 /// The environment in which the Rust program and the C program run: the device's library, the
-/// environment variables that select the device, and the directory for the measured profiles.
+/// environment variables that select the device, and the directory for the measured profiles
+/// (counts of instructions).
 struct Bench {
     library: PathBuf,
     environment: Vec<(OsString, OsString)>,
@@ -265,9 +266,9 @@ impl Bench {
     }
 
     /// Runs the program `subject` with `count` requests of the kind `operation`, and returns the
-    /// profile (the counted instructions). A run with many more than `polls` polls per request is
-    /// repeated, because polls that find no completion distort the profile. After [`MAX_RUNS`]
-    /// runs, returns the last profile.
+    /// profile (the counted instructions). Repeats a run with many more than `polls` polls per
+    /// request, because polls that find no completion distort the profile. After [`MAX_RUNS`] runs,
+    /// returns the last profile.
     fn repeat(
         &self,
         subject: &Subject,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, bail};
 
 /// The name of the C library's function that calls `main`. The instructions of this function are
-/// not counted as those of a library, because the whole program runs inside this function.
+/// not counted as instructions of a library, because the whole program runs inside this function.
 const CALLER: &str = "__libc_start_main";
 
 /// The name of the function in which a measured program sleeps while the device works. The
@@ -31,10 +31,10 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    /// Parses `text`, a profile that callgrind has written without compression of names and
-    /// positions. `program` and `device` are the paths of the program and of the device's library.
-    /// The instructions of the program, of this library and of other libraries are counted
-    /// separately.
+    /// Parses `text`, a profile (counts of instructions) that callgrind has written without
+    /// compression of names and positions. `program` and `device` are the paths of the program and
+    /// of the device's library. The instructions of the program, of this library and of other
+    /// libraries are counted separately.
     pub(super) fn parse(text: &str, program: &str, device: &str) -> anyhow::Result<Self> {
         let mut profile = Self::default();
         let mut object = "";

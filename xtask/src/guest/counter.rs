@@ -21,8 +21,8 @@ pub(crate) fn kilohertz() -> u64 {
     ((last - first) as f64 / milliseconds).round() as u64
 }
 
-/// Reads the clock and the time-stamp counter at nearly the same time. Repeats this several times,
-/// and returns the pair of values that took the least time to read.
+/// Reads the clock and the time-stamp counter at nearly the same time, and returns both values.
+/// Reads them several times, and returns the values of the reading that took the least time.
 fn reading() -> (Instant, u64) {
     let readings = (0..20).map(|_| {
         let before = Instant::now();

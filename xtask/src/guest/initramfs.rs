@@ -29,8 +29,8 @@ const APPLETS: &[&str] = &[
 ];
 
 /// Builds the archive of the guest's root file system for one boot, in which the guest runs the
-/// command of `job`. The guest loads the kernel modules `extra_modules` in addition to the modules
-/// that it always needs. `mark` is the text that the guest prints at the end of each output of the
+/// command of `job`. The guest loads the kernel modules that it always needs, and also
+/// `extra_modules`. `mark` is the text that the guest prints at the end of each output of the
 /// command. The archive is not cached, because building takes only milliseconds.
 pub(crate) fn build(
     shell: &Shell,

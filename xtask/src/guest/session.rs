@@ -17,7 +17,7 @@ use super::kernel::Kernel;
 use super::qemu::{Accelerator, Machine, Ports, Qemu};
 use super::{accelerator, initramfs, stream};
 
-/// Time limit of a boot: a boot takes seconds on an idle host, and much longer on a busy one.
+/// Time limit of a boot. A boot takes seconds on an idle host, and much longer on a busy host.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
 /// Maximum wait for the rest of the command's output after the command has ended. If output is

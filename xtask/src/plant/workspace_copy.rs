@@ -90,8 +90,8 @@ impl WorkspaceCopy {
             .with_context(|| format!("with the bug {}", bug.name))
     }
 
-    /// Makes the copy equal to the workspace, so that no known bug is applied to it. Copies each
-    /// file that is missing in the copy or differs from the original, and removes files that the
+    /// Makes the copy equal to the workspace, so that the copy has no known bug. Copies each file
+    /// that is missing in the copy or differs from the original, and removes files that the
     /// workspace does not have.
     fn restore(&self) -> anyhow::Result<()> {
         mirror(project::root(), &self.copy, LEFT_OUT)

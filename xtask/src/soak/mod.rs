@@ -165,13 +165,17 @@ fn share(time: Duration, count: usize) -> Duration {
     (time / count.max(1)).max(Duration::from_secs(1))
 }
 
-/// Test of softroce's test program `same_host` that kills processes in the middle of their traffic.
+/// Name of a test of softroce's test program `same_host`. The test kills processes in the middle of
+/// their traffic.
 const KILLED_PEERS: &str = "the_links_of_killed_peers_are_removed";
-/// Test of `same_host` that destroys queue pairs during many writes.
+/// Name of a test of softroce's test program `same_host`. The test destroys queue pairs during many
+/// writes.
 const DESTROYED_QUEUE_PAIR: &str = "a_destroyed_queue_pair_receives_nothing";
-/// Test of rdma-async's test program `publish` whose readers look for torn values.
+/// Name of a test of rdma-async's test program `publish`. In the test, readers look for torn
+/// (partially updated) values.
 const TORN_VALUES: &str = "readers_never_read_a_partial_update";
-/// Test of rdma-rpc's test program `block_store` that kills servers while clients write.
+/// Name of a test of rdma-rpc's test program `block_store`. The test kills servers while clients
+/// write.
 const KILLED_SERVERS: &str = "a_block_store_loses_no_acknowledged_block_over_rdma";
 
 fn kills(_: &Shell, time: Duration) -> anyhow::Result<u8> {
@@ -457,7 +461,8 @@ mod tests {
         );
     }
 
-    /// A test program that is started with an unknown name of a test runs no test and succeeds.
+    /// Checks that the tests that the soak tests run exist. This check is needed because a test
+    /// program that is started with an unknown name of a test runs no test and succeeds.
     #[test]
     fn the_tests_of_the_soaks_exist() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -81,8 +81,8 @@ pub(crate) fn choose<'a>(table: &'a [Gid], unusable: &[Ipv6Addr]) -> Option<&'a 
 /// after the time `limit`.
 ///
 /// An IPv4 entry is usable as soon as it is in the table. Any other entry is usable if its address
-/// is assigned to `netdev` and duplicate address detection is over: the kernel adds an entry
-/// derived from the MAC address even if no such address is assigned.
+/// is assigned to `netdev` and duplicate address detection is over. The check is needed because the
+/// kernel adds an entry derived from the MAC address even if no such address is assigned.
 pub(crate) fn wait_usable(device: &str, netdev: &str, limit: Duration) -> Option<Gid> {
     let deadline = Instant::now() + limit;
     loop {

@@ -52,7 +52,7 @@ impl Hosts {
     }
 
     /// Returns a copy of the test program `program` that runs in the network namespace of the
-    /// clients, and whose tests start their servers in the namespace of the servers.
+    /// clients. The tests of the copy start their servers in the namespace of the servers.
     pub(super) fn place(&self, program: &Program) -> Program {
         let [server, client] = &self.names;
         let mut placed = program.clone();

@@ -279,7 +279,7 @@ fn run_remotely(
 }
 
 /// Returns a failure as the outcome of `program`, which was not started or did not run to its end.
-/// Prints the output that the program wrote to its file in `directory`, if there is any.
+/// Also prints the contents of the program's output file in `directory`, if the file exists.
 fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     let log = log(program, directory);
     if !log.exists() {
@@ -294,8 +294,8 @@ fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// Runs `program`, prints a line with the result, and returns the outcome. Prints the program's
-/// output, too, if a test failed. `directory` is the directory for the file with the output.
+/// Runs `program`, prints a line with the result, and returns the outcome. If a test failed, also
+/// prints the program's output. `directory` is the directory for the file with the output.
 fn run_and_print(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     print!("{:44}", program.name);
     io::stdout().flush()?;

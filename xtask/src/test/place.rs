@@ -13,7 +13,7 @@ use crate::cargo::{self, Executable};
 use crate::packages::{self, Group};
 use crate::{project, rxe};
 
-/// Time limit of a test program: long, because the guest's processor may be emulated and may share
+/// Time limit of a test program. Long, because the guest's processor may be emulated and may share
 /// the host's processor with other work.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 

@@ -133,9 +133,9 @@ impl Target {
     }
 
     /// Returns whether the test program `test` of the package `package` runs on this device.
-    /// Softroce's own test programs run only on softroce, and those of `xtask` on no device. Checks
-    /// of compiler errors and tests with programs of other projects do not run on the kernel's
-    /// device.
+    /// Softroce's own test programs run only on softroce. The test programs of `xtask` run on no
+    /// device. Checks of compiler errors and tests with programs of other projects do not run on
+    /// the kernel's device.
     pub(crate) fn has_test(&self, package: &str, test: &str) -> bool {
         if package == XTASK {
             return false;

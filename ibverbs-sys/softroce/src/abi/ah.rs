@@ -200,8 +200,8 @@ fn address_of(gid: &ibv_gid) -> Ipv6Addr {
     unsafe { gid.raw }.into()
 }
 
-/// Returns whether the GID `gid` represents an IPv4 address: it is IPv4-mapped, or has the form of
-/// IPv4 multicast groups.
+/// Returns whether the GID `gid` represents an IPv4 address. Such a GID is IPv4-mapped, or has the
+/// form of IPv4 multicast groups.
 fn is_ipv4(gid: &Ipv6Addr) -> bool {
     gid.to_ipv4_mapped().is_some() || gid.segments()[..6] == [0xff0e, 0, 0, 0, 0, 0xffff]
 }
@@ -253,7 +253,7 @@ unsafe fn sender_of(
 }
 
 /// Fields of the IP header that precedes a received datagram in its receive buffer (IBTA annex
-/// A17.4.5.1), from which the sender's address is derived.
+/// A17.4.5.1). The sender's address is derived from these fields.
 #[derive(Debug, PartialEq, Eq)]
 struct IpHeader {
     from: Ipv6Addr,

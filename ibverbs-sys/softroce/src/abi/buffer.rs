@@ -131,8 +131,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
     })
 }
 
-/// Exports a buffer as a dma-buf descriptor (`ibv_export_buf_dmabuf_fd(3)`). Fails with `ENODATA`
-/// for buffers of this device.
+/// Exports a buffer as a dma-buf descriptor (`ibv_export_buf_dmabuf_fd(3)`). Always fails with
+/// `ENODATA` for buffers of this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
     let failed = |errno| {

@@ -19,9 +19,10 @@ use crate::context::{ProtectionDomain, Refusal};
 use crate::descriptor::Descriptor;
 use crate::memory::DeviceMemory;
 
-/// File by which a program imports a context (`ibv_import_device(3)`). The program knows its
-/// descriptor as `cmd_fd`, and passes a duplicate to `ibv_import_device` in the same process. The
-/// imported context shares this file, and the objects that are stored here.
+/// File by which a program imports a context (`ibv_import_device(3)`). The program gets a
+/// descriptor of the file as `cmd_fd`, and passes a duplicate of the descriptor to
+/// `ibv_import_device` in the same process. The imported context shares this file, and the objects
+/// that are stored here.
 pub(super) struct CommandFile {
     file: Descriptor,
     identity: Identity,

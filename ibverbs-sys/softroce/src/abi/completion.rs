@@ -128,7 +128,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     })
 }
 
-/// Waits for a completion event of a channel (`ibv_get_cq_event(3)`).
+/// Waits for the next completion event of a channel (`ibv_get_cq_event(3)`), and stores the
+/// completion queue of the event in `cq`. Returns 0, or -1 and sets errno.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
@@ -388,7 +389,9 @@ pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
     })
 }
 
-/// Arms a completion queue for an event (`ibv_req_notify_cq(3)`).
+/// Requests a completion event for the next completion of a completion queue
+/// (`ibv_req_notify_cq(3)`). If `solicited_only` is not 0, only a solicited or failed completion
+/// causes the event.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     verb(Verb::ReqNotifyCq, number, || {
         let arming = if solicited_only == 0 {
@@ -404,8 +407,8 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     })
 }
 
-/// Polls a completion queue (`ibv_poll_cq(3)`). If the queue is empty, first receives and processes
-/// packets.
+/// Removes at most `num_entries` completions from a completion queue, and stores them in `wc`
+/// (`ibv_poll_cq(3)`). If the queue is empty, first receives and processes packets.
 pub(super) unsafe extern "C" fn poll_cq(
     cq: *mut ibv_cq,
     num_entries: c_int,

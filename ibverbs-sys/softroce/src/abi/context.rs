@@ -44,7 +44,8 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     })
 }
 
-/// Acknowledges an asynchronous event (`ibv_ack_async_event(3)`).
+/// Acknowledges an asynchronous event (`ibv_ack_async_event(3)`), so that the object of the event
+/// can be destroyed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     // SAFETY: the C API requires a fetched event. The object of such an event is not destroyed

@@ -43,13 +43,13 @@ pub(crate) fn is_own(device: *const ibv_device) -> bool {
     ptr::eq(device, address()) || ptr::eq(device, device_of_parent())
 }
 
-/// Lists that [`ibv_get_device_list`] has returned to the program and that contain devices of the
-/// system's libibverbs. The lock is held while that library lists its devices, because a `fork`
-/// waits for this lock: a child must not be created while the library holds a lock of its own.
+/// Device lists that [`ibv_get_device_list`] has returned to the program, if they contain devices
+/// of the system's libibverbs. The lock is also held while that library lists its devices. A `fork`
+/// waits for this lock, so no child is created while the library holds a lock of its own.
 static LISTING: Mutex<Vec<DeviceList>> = Mutex::new(Vec::new());
 
-/// A list of devices that was returned to the program, and the list of the system's libibverbs from
-/// which some of its devices come. Both are stored as addresses.
+/// A list of devices that was returned to the program, together with the list of the system's
+/// libibverbs that contains some of the same devices. Both lists are stored as addresses.
 #[derive(Debug, Clone, Copy)]
 struct DeviceList {
     own: usize,
@@ -246,13 +246,13 @@ const UNINITIALIZED_DEVICE: DeviceObject = DeviceObject {
 
 const _: () = assert!(mem::offset_of!(DeviceObject, private) == size_of::<ibv_device>());
 
-/// Set if programs can read the files of [`crate::sysfs`] under the paths in `/sys/class`. The
-/// `ibv_device` of the softroce device then contains these paths.
+/// Flag that is set if programs can read the files of [`crate::sysfs`] under the paths in
+/// `/sys/class`. The `ibv_device` of the softroce device then contains these paths.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
 
 /// Makes the `ibv_device` of the softroce device contain the paths of the files of
-/// [`crate::sysfs`], as that of any other device does. Must be called before `ibv_get_device_list`
-/// is first called, because that call fixes the paths.
+/// [`crate::sysfs`]. The `ibv_device` of any other device contains such paths, too. Must be called
+/// before the first call of `ibv_get_device_list`, which fixes the paths.
 pub(crate) fn show_files() {
     HAS_FILES.store(true, Ordering::Relaxed);
 }

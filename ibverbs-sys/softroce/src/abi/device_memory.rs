@@ -142,9 +142,10 @@ unsafe extern "C" fn memcpy_from_dm(
 /// has `length` bytes and begins at `offset`.
 ///
 /// # Errors
-/// [`Refusal::Fault`] if the range is not inside of the memory. [`Refusal::Invalid`] if the offset
-/// or the length of the range is not a multiple of 4 bytes: network cards copy only words of this
-/// length, and programs for this device must also run on them.
+/// Returns [`Refusal::Fault`] if the range is not inside of the memory. Returns
+/// [`Refusal::Invalid`] if the offset or the length of the range is not a multiple of 4 bytes.
+/// Network cards copy only words of 4 bytes, and programs for this device must also run on network
+/// cards.
 fn copied(memory: &Arc<DeviceMemory>, offset: u64, length: usize) -> Result<Span, Refusal> {
     const WORD: u64 = 4;
     let span = Span::device(memory, offset, length as u64).ok_or(Refusal::Fault)?;

@@ -14,8 +14,8 @@ use super::{fork, guard, number, verb, work_completion};
 use crate::completion::Entry;
 use crate::fault::Verb;
 
-/// State of a program's iteration over the entries of an extended completion queue. From
-/// `ibv_start_poll` to `ibv_end_poll`, the iterating thread holds the lock, which gives it
+/// State of a program's iteration over the entries of an extended completion queue. The iterating
+/// thread holds the lock from `ibv_start_poll` to `ibv_end_poll`. The lock gives the thread
 /// exclusive access to the current entry. Queues that were created for a single thread have no
 /// lock.
 pub(super) struct Iteration {

@@ -78,9 +78,9 @@ pub(super) fn set_functions(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_write = Some(wr_atomic_write);
 }
 
-/// Function pointers at the end of `ibv_qp_ex` that only versions of the header newer than this
-/// crate's bindings declare: `wr_flush`, and spare entries for functions that are not known yet.
-/// Programs built with such a header call them.
+/// Function pointers that newer versions of the header `verbs.h` add to the end of `ibv_qp_ex`. The
+/// bindings of this crate do not declare them. They are `wr_flush`, and spare entries for functions
+/// that are not known yet. Programs that were built with a newer header call these functions.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct LaterFunctions {
@@ -310,9 +310,9 @@ unsafe extern "C" fn wr_flush(
     }
 }
 
-/// Makes the batch of requests that the program is posting fail. Stands for every function of
-/// `ibv_qp_ex` that this crate does not know. Such a function may have more parameters, which is
-/// harmless: in the C calling convention the caller removes the arguments.
+/// Makes the batch of requests that the program is posting fail. This function stands for every
+/// function of `ibv_qp_ex` that this crate does not know. Such a function may have more parameters.
+/// This is harmless: in the C calling convention, the caller removes the arguments.
 unsafe extern "C" fn wr_unknown(qp: *mut ibv_qp_ex) {
     // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };
@@ -369,7 +369,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
 }
 
 /// Sets the data of the last request of the batch to inline data. `places` are the addresses and
-/// lengths of the parts of the data, whose bytes are copied.
+/// lengths of the parts of the data. The bytes are copied.
 ///
 /// # Safety
 /// The bytes at `places` must be valid for reads.

@@ -53,8 +53,8 @@ pub(crate) unsafe fn is_inherited(context: *const ibv_context) -> bool {
     IS_CHILD.load(Ordering::Relaxed) && unsafe { (*context).device == device::device_of_parent() }
 }
 
-/// Set in a child that was forked while the device was in use. Functions check this flag first,
-/// which is cheap because its cache line is rarely written.
+/// Flag that is set in a child that was forked while the device was in use. Functions check this
+/// flag first. The check is cheap, because the cache line of the flag is rarely written.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn prepare() {

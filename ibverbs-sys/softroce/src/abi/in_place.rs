@@ -34,8 +34,8 @@ impl<'a> Requests<'a> {
         Self { next, rules }
     }
 
-    /// Returns a pointer to the first request of the program's list that has not been posted yet,
-    /// or null if all have been posted.
+    /// Returns a pointer to the first request of the program's list that has not been posted yet.
+    /// Returns null if all requests have been posted.
     pub(super) fn next_request(&self) -> *mut ibv_send_wr {
         self.next.cast_mut()
     }
@@ -84,10 +84,10 @@ impl<'a> PostedList<'a> for Requests<'a> {
     }
 }
 
-/// Returns the message that `request` sends, and its data. Returns `None` if the request needs the
-/// general code: only sends and writes with immediate data on a reliable connection, with common
-/// flags, within the limits `rules` of the queue pair are supported here. Inline data of several
-/// elements is copied to `gathered`, to which the result then refers.
+/// Returns the message that `request` sends, and its data. Supports only sends and writes with
+/// immediate data on a reliable connection, with common flags, within the limits `rules` of the
+/// queue pair. Returns `None` for any other request, which needs the general code. Inline data of
+/// several elements is copied to `gathered`; the result then refers to this copy.
 ///
 /// # Safety
 /// The request, and the data that its fields refer to, must be valid while the result is used.

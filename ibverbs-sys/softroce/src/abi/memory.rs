@@ -37,7 +37,7 @@ struct RegionHandle {
 pub(super) struct Region(Mutex<Option<Registered>>);
 
 /// State of a memory region while it is registered: its memory key, its length and memory, and its
-/// protection domain, which cannot be deallocated meanwhile.
+/// protection domain. The domain cannot be deallocated while the region is registered.
 struct Registered {
     key: u32,
     length: usize,
@@ -140,7 +140,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     })
 }
 
-/// Registers a dma-buf, which is memory of another device (`ibv_reg_dmabuf_mr(3)`). Not supported.
+/// Registers a dma-buf, which is memory of another device, as a memory region
+/// (`ibv_reg_dmabuf_mr(3)`). Always fails for protection domains of this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
@@ -218,9 +219,9 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// Creates another `ibv_mr` for an existing memory region, which has the handle `mr_handle`
+/// Creates another `ibv_mr` for the existing memory region with the handle `mr_handle`
 /// (`ibv_import_mr(3)`). The region must belong to the context of `pd`, or to a context that shares
-/// its objects with that one through `ibv_import_device`; otherwise the call fails.
+/// its objects with the context of `pd` through `ibv_import_device`. Otherwise the call fails.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
     // SAFETY: the C API requires the caller to pass a valid protection domain.
@@ -270,7 +271,8 @@ pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     });
 }
 
-/// Creates the null memory region (`ibv_alloc_null_mr(3)`), which has only a local key.
+/// Creates the null memory region, which contains no memory (`ibv_alloc_null_mr(3)`). The region
+/// has only a local key: its remote key is 0.
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     verb(Verb::AllocNullMr, fail, || {
         // SAFETY: only contexts of this device have this function, so the domain belongs to it.
@@ -331,8 +333,8 @@ pub(super) unsafe extern "C" fn advise_mr(
 }
 
 /// Registers the `length` bytes at `address` of the program's memory as a memory region, and
-/// returns its `ibv_mr`. Requests name the first byte by the address `start`, which need not be its
-/// address in memory. `access` are the access flags (`ibv_access_flags`).
+/// returns its `ibv_mr`. `start` is the address by which requests name the first byte; it may
+/// differ from `address`. `access` are the access flags (`ibv_access_flags`).
 ///
 /// # Safety
 /// `pd` must belong to this device. The memory must meet the conditions of [`Mapping::span`].
@@ -506,9 +508,9 @@ unsafe fn reregister(
 }
 
 impl Mapping {
-    /// Checks that the program's memory may be registered: the range and the address by which
-    /// requests name it must be valid. Unless the region is on-demand or the memory belongs to
-    /// `block`, the memory must also be mapped with the protection that the access flags need.
+    /// Checks that the program's memory may be registered. The range must be valid, and so must the
+    /// address by which requests name it. The memory must also be mapped with the protection that
+    /// the access flags need, unless the region is on-demand or the memory belongs to `block`.
     /// `block` is the [block](Self::block) of the device's arena that contains the memory, if any.
     fn check(&self, block: Option<&Arc<Block>>) -> Result<(), Refusal> {
         let is_on_demand = self.access.contains(AccessFlags::ON_DEMAND);
@@ -539,8 +541,8 @@ impl Mapping {
             && self.length == usize::MAX as u64
     }
 
-    /// Returns the address that requests use for the first byte of the region. This is 0 if the
-    /// region has the flag `IBV_ACCESS_ZERO_BASED`, with which requests use offsets instead of
+    /// Returns the address that requests use for the first byte of the region. The address is 0 if
+    /// the region has the flag `IBV_ACCESS_ZERO_BASED`: requests then use offsets instead of
     /// addresses.
     fn start(&self) -> u64 {
         if self.access.contains(AccessFlags::ZERO_BASED) {

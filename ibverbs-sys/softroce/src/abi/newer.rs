@@ -10,8 +10,8 @@ use libc::{c_int, c_void, size_t};
 use super::{forward, minus_one};
 
 /// A DMA handle or a completion counter of another driver's device. The softroce device creates no
-/// such objects. By the first field, functions find out that the object belongs to another driver,
-/// and pass it to the system's libibverbs.
+/// such objects. The first field shows that the object belongs to another driver, so that functions
+/// of this crate pass it to the system's libibverbs.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Foreign {

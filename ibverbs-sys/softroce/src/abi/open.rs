@@ -37,12 +37,12 @@ struct OpenDevice {
 
 /// The open device that was opened last: the head of a linked list of all open devices. A child of
 /// `fork` finds the contexts that it has inherited in this list. Only a thread that holds an
-/// [`Opening`], during which no thread can fork, changes the list, so the child never finds a
+/// [`Opening`] changes the list. No thread can fork during an `Opening`, so the child never finds a
 /// half-made change.
 static OPEN_DEVICES: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
 
-/// Replaces all functions of the contexts that a child of `fork` has inherited, so that every verb
-/// called with such a context returns an error. Must be called in the child.
+/// Replaces all functions of the contexts that a child of `fork` has inherited. Every verb called
+/// with such a context then returns an error. Must be called in the child.
 pub(super) fn refuse_all() {
     let mut open = OPEN_DEVICES.swap(ptr::null_mut(), Ordering::Relaxed);
     while !open.is_null() {
@@ -216,8 +216,8 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
 }
 
 /// Creates another context that shares the objects of an open context (`ibv_import_device(3)`).
-/// `cmd_fd` is a duplicate of the open context's `cmd_fd`. The new context owns the duplicate, and
-/// closes it when it is closed.
+/// `cmd_fd` is a duplicate of the open context's `cmd_fd`. The new context owns this descriptor,
+/// and closes the descriptor when the program closes the context.
 ///
 /// The open context must belong to this process. In another process the descriptor does not
 /// identify a context of this device, so the call fails.
@@ -240,9 +240,9 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
     })
 }
 
-/// Finds the open context that a program imports by the descriptor `cmd_fd`
-/// (`ibv_import_device(3)`): the context whose [`CommandFile`] has this descriptor or a duplicate
-/// of it. Returns this file and the NIC of the context, or `None` if no context has the file.
+/// Returns the command file and the NIC of the open context that a program imports by the
+/// descriptor `cmd_fd` (`ibv_import_device(3)`). This is the context whose [`CommandFile`] has this
+/// descriptor or a duplicate of it. Returns `None` if no context has the file.
 fn shared_by(cmd_fd: c_int) -> Option<(Arc<CommandFile>, Arc<Nic>)> {
     if cmd_fd < 0 {
         return None;

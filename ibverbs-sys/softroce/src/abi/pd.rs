@@ -90,9 +90,9 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Creates another `ibv_pd` for an existing protection domain, which has the handle `pd_handle`
+/// Creates another `ibv_pd` for the existing protection domain with the handle `pd_handle`
 /// (`ibv_import_pd(3)`). The domain must belong to `context`, or to a context that shares its
-/// objects with `context` through `ibv_import_device`; otherwise the call fails.
+/// objects with `context` through `ibv_import_device`. Otherwise the call fails.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_pd(
     context: *mut ibv_context,

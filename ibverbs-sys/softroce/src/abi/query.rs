@@ -54,9 +54,10 @@ pub(super) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Stores the original attributes of a port (`ibv_query_port(3)`). Programs that were built with
-/// old headers call this function, because their structure has fewer fields. Programs that were
-/// built with newer headers call [`query_port`].
+/// Stores the attributes of a port that the oldest version of the verbs API has
+/// (`ibv_query_port(3)`). Programs that were built with old headers call this function, because
+/// their structure has fewer fields. Programs that were built with newer headers call
+/// [`query_port`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
@@ -141,8 +142,8 @@ unsafe fn write_padded<T>(place: *mut u8, room: usize, value: &T) {
     }
 }
 
-/// Vendor ID of the device (`vendor_id` of `ibv_query_device(3)`): an organization identifier that
-/// no organization has, because its first byte has the bit of locally administered identifiers.
+/// Vendor ID of the device (`vendor_id` of `ibv_query_device(3)`). No organization has this
+/// identifier: its first byte has the bit of locally administered identifiers.
 const VENDOR_ID: u32 = 0x02_53_52;
 /// Number of this device among the devices of the vendor [`VENDOR_ID`] (`vendor_part_id` of
 /// `ibv_query_device(3)`).
@@ -222,7 +223,8 @@ fn device_attributes() -> ibv_device_attr_ex {
     attributes
 }
 
-/// Support of atomics of 8 bytes, as `pci_atomic_caps` of `ibv_query_device_ex(3)` reports it.
+/// Value of `pci_atomic_caps` in the extended device attributes (`ibv_query_device_ex(3)`): atomics
+/// of 8 bytes are supported.
 const WORD_ATOMICS: u16 = ibv_pci_atomic_op_size::IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP.0 as u16;
 
 /// Bits of `device_cap_flags` in the device attributes (`ibv_query_device(3)`): the optional
@@ -242,14 +244,14 @@ const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
 /// devices of the host. This crate's version of the verbs headers lacks the constant. The flag for
 /// persistent memory is not set, because the device has no such memory.
 const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
-/// Value of `IB_UVERBS_DEVICE_ATOMIC_WRITE`, which this crate's version of the verbs headers lacks:
-/// the device supports atomic writes.
+/// Capability flag of devices that support atomic writes (`IB_UVERBS_DEVICE_ATOMIC_WRITE`). This
+/// crate's version of the verbs headers lacks the constant.
 const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
-/// Value of `IBV_ODP_SUPPORT_FLUSH`, which this crate's version of the verbs headers lacks: the
-/// device supports flushes of regions with on-demand paging (ODP).
+/// Capability flag of devices that support flushes of regions with on-demand paging, ODP
+/// (`IBV_ODP_SUPPORT_FLUSH`). This crate's version of the verbs headers lacks the constant.
 const ODP_SUPPORT_FLUSH: u32 = 1 << 6;
-/// Value of `IBV_ODP_SUPPORT_ATOMIC_WRITE`, which this crate's version of the verbs headers lacks:
-/// the device supports atomic writes to regions with on-demand paging (ODP).
+/// Capability flag of devices that support atomic writes to regions with on-demand paging, ODP
+/// (`IBV_ODP_SUPPORT_ATOMIC_WRITE`). This crate's version of the verbs headers lacks the constant.
 const ODP_SUPPORT_ATOMIC_WRITE: u32 = 1 << 7;
 
 fn port_attributes(nic: &Nic) -> ibv_port_attr {
@@ -295,7 +297,8 @@ const ONE_LANE: u8 = 1;
 /// Value of the port attribute `active_width` (`ibv_query_port(3)`) that means a link with a single
 /// lane.
 const WIDTH_1X: u8 = 1;
-/// Value of `active_speed` for 10 Gbit/s per lane (FDR10).
+/// Value of the port attribute `active_speed` (`ibv_query_port(3)`) that means 10 Gbit/s per lane
+/// (FDR10).
 const SPEED_10G: u8 = 8;
 
 fn count(limit: usize) -> c_int {

@@ -224,7 +224,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     })
 }
 
-/// Modifies a queue pair (`ibv_modify_qp(3)`).
+/// Changes the state and the attributes of a queue pair (`ibv_modify_qp(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(
     qp: *mut ibv_qp,
@@ -374,8 +374,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     })
 }
 
-/// Sets the enhanced connection establishment options (`ibv_set_ece(3)`). Not supported by this
-/// device.
+/// Sets the options for enhanced connection establishment (`ibv_set_ece(3)`). Always fails with
+/// `EOPNOTSUPP` for queue pairs of this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: the C API requires the caller to pass a valid queue pair.
@@ -383,8 +383,8 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) 
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Queries the enhanced connection establishment options (`ibv_query_ece(3)`). Not supported by
-/// this device.
+/// Queries the options for enhanced connection establishment (`ibv_query_ece(3)`). Always fails
+/// with `EOPNOTSUPP` for queue pairs of this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: the C API requires the caller to pass a valid queue pair.
@@ -399,7 +399,7 @@ struct Settings {
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
     /// Operations that the program will post to the queue pair by the functions of [`ibv_qp_ex`].
-    /// `None` if it did not request these functions.
+    /// `None` if the program did not request these functions.
     operations: Option<Operations>,
     basic: ibv_qp_init_attr,
 }
@@ -582,8 +582,8 @@ unsafe fn new_handle(context: *mut ibv_context) -> Handle {
 
 /// Creates the C object (`ibv_qp`) by which the program uses `queue_pair`, and returns a pointer to
 /// it. `wanted` contains the attributes that the program has requested. The object holds
-/// `queue_pair`, `nic`, `handle` and `xrc`. The latter is the XRC domain by which the program has
-/// opened an existing XRC target (`ibv_open_qp(3)`), and `None` for a new queue pair.
+/// `queue_pair`, `nic`, `handle` and `xrc`. `xrc` is the XRC domain by which the program has opened
+/// an existing XRC target (`ibv_open_qp(3)`), and `None` for a new queue pair.
 fn publish(
     wanted: &Settings,
     queue_pair: Arc<QueuePair>,
@@ -631,8 +631,8 @@ fn publish(
 /// `rate_limit`, which the device does not support.
 const COMMON_LEN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 
-/// Copies queue pair attributes from the C structure `from`. Only the fields that every version of
-/// the structure has are copied, because a program with old headers passes a shorter structure. All
+/// Copies queue pair attributes from the C structure `from`. A program with old headers passes a
+/// shorter structure. So only the fields that every version of the structure has are copied. All
 /// other fields of the result are zero.
 ///
 /// # Safety
@@ -645,9 +645,9 @@ unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     values
 }
 
-/// Copies the queue pair attributes `values` to the C structure `to`. Only the fields that every
-/// version of the structure has are written, because a program with old headers passes a shorter
-/// structure.
+/// Copies the queue pair attributes `values` to the C structure `to`. A program with old headers
+/// passes a shorter structure. So only the fields that every version of the structure has are
+/// written.
 ///
 /// # Safety
 /// `to` must be valid for writes of attributes.

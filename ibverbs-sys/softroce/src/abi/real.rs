@@ -62,8 +62,8 @@ pub(crate) fn has(name: &CStr) -> bool {
 }
 
 /// Names by which the system's libibverbs (the real library) is opened, in this order. The bare
-/// name comes first, but may lead to softroce itself if it was installed under this name. The other
-/// names are in the directories where distributions install libraries.
+/// name comes first. The bare name may lead to softroce itself, if softroce was installed under
+/// this name. The other names are in the directories where distributions install libraries.
 const NAMES: &[&CStr] = &[
     c"libibverbs.so.1",
     c"/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
@@ -138,7 +138,7 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Return type of a verb. Each type reports an error in its own way: `c_int` as the error number,
+/// Return type of a verb, with the way in which it reports an error: `c_int` as the error number,
 /// `isize` as the negative error number, pointers as null, and `u64` as 0. Used if a call for an
 /// object of another driver cannot be passed to the system's libibverbs.
 pub(crate) trait Missing: Sized {
@@ -192,7 +192,7 @@ impl Missing for *const c_char {
 }
 
 /// Converts the address `found` of a function to a function pointer of the type `F`. `_ours` is any
-/// function of this type: from it, the compiler infers `F`.
+/// function of the type `F`; the compiler infers `F` from this argument.
 ///
 /// # Safety
 /// `found` must be a function of the type `F`, and `F` a function pointer type.
@@ -240,8 +240,8 @@ macro_rules! argument {
 }
 pub(crate) use argument;
 
-/// Unless the context belongs to this device, calls the real library's function, and returns from
-/// the calling function with its result: `forward!((*qp).context, ibv_query_qp(qp, attr, mask,
+/// Calls the real library's function, and returns from the calling function with its result, unless
+/// the context belongs to this device: `forward!((*qp).context, ibv_query_qp(qp, attr, mask,
 /// init))`. If there is no real library, the result is that of [`Missing`], or the expression after
 /// `else`. If the context was inherited through `fork`, the result is that of [`refused!`].
 macro_rules! forward {

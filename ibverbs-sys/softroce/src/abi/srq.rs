@@ -43,7 +43,7 @@ pub(crate) unsafe fn queue<'a>(srq: *const ibv_srq) -> &'a Arc<SharedReceiveQueu
     unsafe { &(*srq.cast::<QueueHandle>()).queue }
 }
 
-/// Converts the receive request `wr` from its form in the C ABI. Fails if it has more than
+/// Converts the receive request `wr` from its form in the C ABI. Fails if `wr` has more than
 /// `max_segments` scatter/gather elements.
 ///
 /// # Safety

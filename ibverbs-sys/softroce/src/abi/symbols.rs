@@ -16,9 +16,10 @@ pub(crate) struct Symbol {
 unsafe impl Sync for Symbol {}
 
 impl Symbol {
-    /// Returns the symbol's name and the file that contains the symbol if the dynamic linker finds
-    /// another definition than that of this crate. Returns `None` if the linker finds this crate's
-    /// definition, or if the installed libibverbs is too old to have the symbol.
+    /// Checks which definition of the symbol the dynamic linker finds. If another definition than
+    /// that of this crate is found, returns the name of the symbol and the file that contains it.
+    /// Returns `None` if this crate's definition is found, or if the installed libibverbs is too
+    /// old to have the symbol.
     pub(crate) fn foreign_definition(&self) -> Option<String> {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
@@ -131,8 +132,8 @@ mod tests {
     use super::super::real;
     use super::{NEWER_SYMBOLS, SYMBOLS, path};
 
-    /// Releases of rdma-core in ascending order. Each comes with the list of the symbols that its
-    /// libibverbs exports, from its `libibverbs.map`.
+    /// Releases of rdma-core in ascending order. Each release comes with the list of the symbols
+    /// that its libibverbs exports, from its `libibverbs.map`.
     const RELEASES: [(u32, &str); 4] = [
         (44, include_str!("symbols/rdma-core-44.txt")),
         (50, include_str!("symbols/rdma-core-50.txt")),

@@ -61,16 +61,16 @@ pub(super) fn context() -> verbs_context {
     }
 }
 
-/// `ibv_create_flow` for the entry at which programs built with libibverbs 1.1.8 expect it, as a
-/// function of an arbitrary type.
+/// Pointer to this device's `ibv_create_flow`, without its argument types. Stored in the table
+/// entry in which programs that were built with libibverbs 1.1.8 expect the function.
 // SAFETY: callers of this entry convert it back to the type of the function.
 const CREATE_FLOW: unsafe extern "C" fn() = unsafe {
     mem::transmute::<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow, _>(
         unsupported::create_flow,
     )
 };
-/// `ibv_destroy_flow` for the entry at which programs built with libibverbs 1.1.8 expect it, as a
-/// function of an arbitrary type.
+/// Pointer to this device's `ibv_destroy_flow`, without its argument types. Stored in the table
+/// entry in which programs that were built with libibverbs 1.1.8 expect the function.
 // SAFETY: callers of this entry convert it back to the type of the function.
 const DESTROY_FLOW: unsafe extern "C" fn() = unsafe {
     mem::transmute::<unsafe extern "C" fn(*mut ibv_flow) -> c_int, _>(unsupported::destroy_flow)

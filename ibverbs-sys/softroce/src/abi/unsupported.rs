@@ -41,8 +41,8 @@ unsupported! {
     of_old() -> *mut c_void;
 }
 
-/// Posts operations of tag matching to a shared receive queue (`ibv_post_srq_ops(3)`). Not
-/// supported.
+/// Fails, because this device does not support tag matching on shared receive queues
+/// (`ibv_post_srq_ops(3)`).
 pub(super) unsafe extern "C" fn post_srq_ops(
     _: *mut ibv_srq,
     operation: *mut ibv_ops_wr,

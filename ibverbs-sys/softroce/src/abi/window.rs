@@ -19,8 +19,8 @@ use crate::object_counts::{Counted, Kind};
 struct WindowHandle {
     public: ibv_mw,
     nic: Arc<Nic>,
-    /// Key that the window got when it was allocated, by which the device finds the window. The key
-    /// in the public structure changes with every binding.
+    /// Key that the window got when it was allocated. The device finds the window by this key. The
+    /// key in the public structure changes with every binding.
     key: u32,
     _domain: InUse<ProtectionDomain>,
     _counted: Counted,

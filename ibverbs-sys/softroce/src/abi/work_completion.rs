@@ -86,9 +86,9 @@ pub(super) fn flags(entry: &Entry) -> c_uint {
         )
 }
 
-/// Returns the `sl` field of the work completion of a completion queue entry. As network cards do,
-/// reports in this field the network header of a datagram (0: GRH, 1: IPv6, 2: IPv4), because RoCE
-/// has no service levels. UCX reads the field.
+/// Returns the `sl` field (service level) of a work completion for the entry of a completion queue.
+/// RoCE has no service levels. As network cards do, this device stores the kind of the network
+/// header of a datagram in the field (0: GRH, 1: IPv6, 2: IPv4). UCX reads the field.
 pub(super) fn service_level(entry: &Entry) -> u8 {
     match entry.completion.network {
         None => 0,

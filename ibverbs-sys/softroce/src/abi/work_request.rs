@@ -18,7 +18,7 @@ use crate::proto::{
 };
 use crate::queue_pair::{Address, Draft, PostError, Rules};
 
-/// Posts send requests (`ibv_post_send(3)`).
+/// Posts a list of send requests to a queue pair (`ibv_post_send(3)`).
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -64,7 +64,7 @@ pub(super) unsafe extern "C" fn post_send(
     })
 }
 
-/// Posts receive requests (`ibv_post_recv(3)`).
+/// Posts a list of receive requests to a queue pair (`ibv_post_recv(3)`).
 pub(super) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
@@ -101,7 +101,7 @@ pub(super) unsafe extern "C" fn post_recv(
     })
 }
 
-/// Converts a send request of the C ABI to a [`Draft`] (a request that is checked later). `object`
+/// Converts a send request of the C ABI to a [`Draft`], a request that is checked later. `object`
 /// is the queue pair to which the request is posted.
 ///
 /// # Safety
@@ -296,9 +296,8 @@ pub(super) unsafe fn address(
 
 /// Posts a request that binds a memory window of type 1 to a region (`ibv_bind_mw(3)`). On success,
 /// stores the window's new key in the `ibv_mw`, and returns 0. Returns an error number if the
-/// request is invalid: for example if the window has type 2, or is to be zero-based, which windows
-/// of type 1 cannot be (IBTA o10-36.2.2). Other errors are reported by the completion of the
-/// request.
+/// request is invalid. For example, the window must not have type 2, and must not become zero-based
+/// (IBTA o10-36.2.2). Other errors are reported by the completion of the request.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,

@@ -23,8 +23,8 @@ struct XrcDomainHandle {
 /// contexts (`ibv_context`) of the process share them.
 static DOMAINS: PerProcess<XrcDomains> = PerProcess::new(XrcDomains::default);
 
-/// In a child of `fork`, discards the XRC domains that the parent has opened, so that the child has
-/// no open domain.
+/// Discards the XRC domains that the parent has opened, in a child of `fork`. The child then has no
+/// open domain.
 pub(super) fn reset_in_child() {
     DOMAINS.reset_in_child();
 }

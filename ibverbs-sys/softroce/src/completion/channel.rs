@@ -26,8 +26,9 @@ pub struct CompletionChannel {
     usage: Usage,
 }
 
-/// Descriptor on which threads of the program wait for completion events. Either only this process
-/// can wake the threads (`Own`), or peer processes on the same host can, too (`WakeEventfd`).
+/// Descriptor on which threads of the program wait for completion events. With `Own`, only this
+/// process can wake the threads. With `WakeEventfd`, peer processes on the same host can wake them,
+/// too.
 #[derive(Debug)]
 enum EventFile {
     Own(Descriptor),
@@ -53,8 +54,8 @@ impl CompletionChannel {
         Self::of_descriptor(EventFile::Own(Descriptor::open(|| eventfd(0, flags))?))
     }
 
-    /// Creates a completion channel without queued events. Peer processes on the same host can wake
-    /// threads that wait on the channel, by `wake_eventfd`.
+    /// Creates a completion channel without queued events. With the eventfd `wake_eventfd`, peer
+    /// processes on the same host can wake threads that wait on the channel.
     pub(crate) fn with(wake_eventfd: WakeEventfd) -> io::Result<Arc<Self>> {
         Self::of_descriptor(EventFile::WakeEventfd(wake_eventfd))
     }
@@ -73,7 +74,7 @@ impl CompletionChannel {
         self.program_descriptor.as_raw_fd()
     }
 
-    /// Returns the descriptor with which peer processes wake a thread that waits on this channel.
+    /// Returns the eventfd with which peer processes wake a thread that waits on this channel.
     /// Returns `None` if only this process can wake the thread.
     pub(crate) fn wake_eventfd(&self) -> Option<&WakeEventfd> {
         match self.events.descriptor() {
@@ -82,10 +83,9 @@ impl CompletionChannel {
         }
     }
 
-    /// Returns whether the program has made the channel's descriptor non-blocking (`O_NONBLOCK`). A
-    /// descriptor that was once found non-blocking is not checked again: all later calls return
-    /// `true` without a system call. If the program makes the descriptor blocking again, threads
-    /// still wait correctly.
+    /// Returns whether the program has made the channel's descriptor non-blocking (`O_NONBLOCK`).
+    /// After the first call that returns `true`, all later calls return `true` without a system
+    /// call. If the program makes the descriptor blocking again, threads still wait correctly.
     pub(crate) fn is_non_blocking(&self) -> bool {
         self.was_non_blocking() || {
             let flags = fcntl_getfl(self).unwrap_or(OFlags::empty());
@@ -96,15 +96,16 @@ impl CompletionChannel {
         }
     }
 
-    /// Returns whether an earlier call of [`is_non_blocking`](Self::is_non_blocking) has found the
-    /// channel's file descriptor non-blocking. Makes no system call, so it is cheap enough for each
-    /// arming of a completion queue.
+    /// Returns whether an earlier call of [`is_non_blocking`](Self::is_non_blocking) has returned
+    /// `true`: the channel's file descriptor was non-blocking. Makes no system call, so each arming
+    /// of a completion queue can call this function.
     pub(crate) fn was_non_blocking(&self) -> bool {
         self.was_non_blocking.load(Ordering::Relaxed)
     }
 
-    /// Queues an event for `completion_queue`, which has new entries. Each arming of the completion
-    /// queue causes one event, even if the previous event was not fetched (`ibv_req_notify_cq(3)`).
+    /// Queues an event for `completion_queue`, which has new entries. Each request of the program
+    /// for an event causes one event, even if the previous event was not fetched
+    /// (`ibv_req_notify_cq(3)`).
     pub fn notify(&self, completion_queue: &Arc<Element>) {
         self.events
             .push(Some(completion_queue), Arc::clone(completion_queue), |_| {
@@ -112,15 +113,15 @@ impl CompletionChannel {
             });
     }
 
-    /// Removes the next event from the queue. Returns the [`Element`] of the completion queue to
-    /// which the event belongs. If no event is queued, waits for one, unless the program has made
-    /// the descriptor non-blocking.
+    /// Removes the next event from the queue. Returns the [`Element`] (event record) of the
+    /// completion queue to which the event belongs. If no event is queued, waits for an event,
+    /// unless the program has made the descriptor non-blocking.
     pub fn next_event(&self) -> io::Result<Arc<Element>> {
         self.events.take(|element| Some(element))
     }
 
-    /// Removes the next event from the queue. Returns the [`Element`] of the completion queue to
-    /// which the event belongs, or `None` if no event is queued. Never waits.
+    /// Removes the next event from the queue without waiting. Returns the [`Element`] (event
+    /// record) of the completion queue to which the event belongs, or `None` if no event is queued.
     pub(crate) fn try_next_event(&self) -> Option<Arc<Element>> {
         self.events.try_take(|element| Some(element))
     }

@@ -10,8 +10,8 @@ use crate::proto::Time;
 
 use super::CompletionQueue;
 
-/// Completion queues whose events are delayed by [moderation](super::Moderation), with the times at
-/// which the events are due. A timer of the NIC raises the events.
+/// List of the completion queues whose events are delayed by [moderation](super::Moderation), with
+/// the times at which the events are due. A timer of the NIC raises the events.
 pub struct Deadlines {
     /// Earliest time in nanoseconds at which a completion event is due. Threads read it without a
     /// lock to check whether an event is due.
@@ -20,8 +20,8 @@ pub struct Deadlines {
     told: OnceLock<DueCallback>,
 }
 
-/// Callback that is called with the time at which a delayed completion event is due, so that a
-/// timer can be set.
+/// Callback that sets a timer for a delayed completion event. A [`Deadlines`] list calls it with
+/// the time at which the event is due.
 type DueCallback = Box<dyn Fn(Time) + Send + Sync>;
 
 /// Value of [`Deadlines::earliest`] if no completion event is delayed. The value is later than
@@ -54,9 +54,10 @@ impl Deadlines {
         (earliest != NONE).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets the callback `told`, which can set a timer. The callback is called with the due time of
-    /// a completion event when a completion queue begins to delay the event. A completion queue is
-    /// locked during the call. Only the first call of this function has an effect.
+    /// Sets the callback `told`, which sets a timer for delayed completion events. A completion
+    /// queue that begins to delay an event calls the callback with the time at which the event is
+    /// due. The completion queue is locked during the call. Only the first call of this function
+    /// has an effect.
     pub(crate) fn set_callback(&self, told: impl Fn(Time) + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(told));
     }

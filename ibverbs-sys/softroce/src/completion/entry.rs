@@ -17,9 +17,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns whether the entry reports an error, or a received message whose sender has requested
-    /// an event (solicited flag). Only such entries raise an event on a queue that is armed for
-    /// solicited completions (`ibv_req_notify_cq(3)`, IBTA 11.4.2.2).
+    /// Returns whether the entry raises an event on a queue that is armed for solicited completions
+    /// only (`ibv_req_notify_cq(3)`, IBTA 11.4.2.2). Such an entry reports an error, or a received
+    /// message whose sender has requested an event (solicited flag).
     pub fn is_solicited(&self) -> bool {
         let completion = &self.completion;
         completion.status != CompletionStatus::Success

@@ -6,8 +6,8 @@ use crate::proto::Time;
 
 /// Moderation of completion events (`ibv_modify_cq(3)`): several completions share one event, so
 /// that a program is woken less often. An armed completion queue raises its event after `count`
-/// completions, or when `period` has passed since the first of them. If `count` or `period` is
-/// zero, each completion raises an event immediately.
+/// completions, or when `period` has passed since the first of these completions. If `count` or
+/// `period` is zero, each completion raises an event immediately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moderation {
     /// Number of completions after which the completion queue raises its event, even if `period`
@@ -18,8 +18,8 @@ pub struct Moderation {
     pub period: Duration,
 }
 
-/// State of a completion event that [`Moderation`] delays, so that several completions share it:
-/// the number of completions since the last event, and the time at which the event is due.
+/// State of a completion event that [`Moderation`] delays: the number of completions since the last
+/// event, and the time at which the event is due.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DelayedEvent {
     count: u16,
@@ -28,8 +28,8 @@ pub(super) struct DelayedEvent {
     pub(super) due: Option<Time>,
 }
 
-/// Decision after a completion: the completion queue raises its event now, or later together with
-/// other completions ([`Moderation`]).
+/// Decision of [`Moderation`] after a completion: the completion queue raises its event now, or
+/// later together with other completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventTiming {
     Raise,
@@ -39,9 +39,9 @@ pub(super) enum EventTiming {
 }
 
 impl Moderation {
-    /// Counts a completion in `held`, the state of a completion queue's delayed event. `now` is the
-    /// time of the completion. Returns whether the event must be raised now, or is delayed so that
-    /// more completions share it. The program must have requested an event.
+    /// Counts a completion in `held`, the state of a completion queue's delayed event. Returns
+    /// whether the event must be raised now, or is delayed so that more completions share it. `now`
+    /// is the time of the completion. The program must have requested an event.
     pub(super) fn count_completion(self, held: &mut DelayedEvent, now: Time) -> EventTiming {
         held.count = held.count.saturating_add(1);
         if self.period.is_zero() || held.count >= self.count {

@@ -57,8 +57,8 @@ pub struct CompletionQueueAttributes {
     pub timestamps: bool,
 }
 
-/// Request of the program for a completion event, and the state of an event that is delayed. A flag
-/// in the ring of entries shows that a request exists. A thread that adds an entry locks this state
+/// Request of the program for a completion event, and the state of a delayed event. A flag in the
+/// ring of entries shows whether a request exists. A thread that adds an entry locks this state
 /// only if the flag is set.
 #[derive(Default)]
 struct ArmedState {
@@ -80,14 +80,14 @@ pub enum Arming {
     Any,
 }
 
-/// Error: an entry did not fit into a full completion queue. The queue fails, and so does the queue
-/// pair whose request would have completed there (IBTA 11.6.3.2).
+/// Error: an entry did not fit into a full completion queue. The completion queue fails, and the
+/// queue pair to which the entry belongs also fails (IBTA 11.6.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue is full")]
 pub struct Overrun;
 
-/// Number of entries for which a new completion queue has memory. More memory is allocated when it
-/// is needed, so that a queue with a large capacity and few entries stays in the processor's cache.
+/// Initial number of entries for which a completion queue has memory. More memory is allocated when
+/// it is needed. So a queue with a large capacity and few entries stays in the processor's cache.
 const INITIAL_ENTRIES: usize = 256;
 
 /// Maximum number of entries that are added to a completion queue in one step. The entries are
@@ -98,8 +98,8 @@ const _: () = assert!(limits::MAX_CQE as usize <= Ring::<Entry>::MAX_CAPACITY);
 
 impl CompletionQueue {
     /// Creates a completion queue of the open device `context` with the given attributes.
-    /// `deadlines` is the list of delayed completion events, to which the queue adds each event
-    /// that it delays so that several completions share it ([`Moderation`]).
+    /// `deadlines` is the list to which the queue adds each completion event that it delays
+    /// ([`Moderation`]).
     pub fn new(
         context: &Arc<Context>,
         deadlines: &Arc<Deadlines>,
@@ -134,9 +134,9 @@ impl CompletionQueue {
         self.timed.load(Ordering::Relaxed)
     }
 
-    /// Adds an entry, and raises a completion event if the program has requested an event for such
-    /// an entry. Fails if the queue is full; all later calls then fail too. A queue that ignores
-    /// overruns drops its oldest entry instead.
+    /// Adds an entry to the completion queue, and raises a completion event if the program has
+    /// requested an event for such an entry. If the queue is full, this call and all later calls
+    /// fail. A queue that ignores overruns drops its oldest entry instead.
     #[inline]
     pub fn push(&self, entry: Entry) -> Result<(), Overrun> {
         let added = self.entries.push(entry);
@@ -149,9 +149,9 @@ impl CompletionQueue {
         self.push_slowly(added, &again)
     }
 
-    /// Completes a [`push`](Self::push) of `entry`, whose first attempt has returned `added`. If
-    /// this is `None`, the entry was not added, and this function adds it; the error means that the
-    /// queue is full or has failed. Otherwise the entry was added, and this function raises the
+    /// Completes a [`push`](Self::push) of `entry`. `added` is the result of the first attempt. If
+    /// `added` is `None`, the entry was not added, and this function adds it; an error means that
+    /// the queue is full or has failed. Otherwise the entry was added, and this function raises the
     /// completion event if the program has requested an event for such an entry.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
@@ -165,8 +165,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Adds all of `entries` in order. Stops with an error at the first entry that does not fit
-    /// into the queue. The entries before it stay in the queue.
+    /// Adds all of `entries` in order. Fails at the first entry that does not fit into the queue;
+    /// earlier entries stay in the queue.
     #[inline]
     pub fn push_all(&self, entries: impl IntoIterator<Item = Entry>) -> Result<(), Overrun> {
         let mut entries = entries.into_iter();
@@ -204,9 +204,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Handles a failed attempt to add an entry to the ring. `refused` is the reason of the
-    /// failure. If the ring is full, drops the oldest entry if the program ignores overruns, and
-    /// otherwise makes the completion queue fail. Returns `Ok` if the caller must try again to add
+    /// Handles a failed attempt to add an entry to the ring. `refused` is the reason for the
+    /// failure. If the ring is full, there are two cases: a queue that ignores overruns drops its
+    /// oldest entry, and any other queue fails. Returns `Ok` if the caller must try again to add
     /// the entry.
     #[cold]
     fn make_room(&self, refused: AddError) -> Result<(), Overrun> {
@@ -231,10 +231,10 @@ impl CompletionQueue {
         Err(Overrun)
     }
 
-    /// Raises the completion event if the program has requested an event for any of `entries`,
-    /// immediately or with the delay that the program has set. The entries were added to the ring
-    /// before. `added` is the result of this addition: it shows which requests existed at that
-    /// time.
+    /// Raises the completion event for entries that were added to the ring, if the program has
+    /// requested an event for any of `entries`. The event is raised immediately, or with the delay
+    /// that the program has set. `added` is the result of adding the entries: it shows which
+    /// requests for events existed at that time.
     #[cold]
     fn notify_added(&self, added: Added, entries: &[Entry]) {
         let is_awaited =
@@ -270,13 +270,13 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns whether the queue has no entry. Takes no lock.
+    /// Returns whether the completion queue has no entry. Takes no lock.
     ///
-    /// Returns `false` if the caller knows of an entry by other means, for example by memory that
-    /// the same message has written, because the entry is published before with `Release`. One
-    /// exception: while a thread is still writing an entry, the queue seems to end before this
-    /// entry, even if later entries are complete. A completion event is raised only when all
-    /// earlier entries are complete.
+    /// If the caller has seen another effect of a message, for example bytes in memory, and the
+    /// message has added an entry, the result is `false`: the entry is published first, with
+    /// `Release`. There is one exception. While a thread is still writing an entry, the queue seems
+    /// to end before this entry, even if later entries are complete. A completion event is raised
+    /// only when all earlier entries are complete.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -295,11 +295,11 @@ impl CompletionQueue {
         self.overrun.load(Ordering::Acquire)
     }
 
-    /// Arms the queue: requests an event for the next added entry of the kind `arming`
+    /// Arms the completion queue: requests an event for the next added entry of the kind `arming`
     /// (`ibv_req_notify_cq(3)`). Entries that are already in the queue raise no event, so the
-    /// caller must poll once more after this call. No entry is missed: a thread that adds an entry
-    /// has either obtained its slot before this call, so that the poll finds the entry, or raises
-    /// the event.
+    /// caller must poll again after this call. Then no entry is missed: a thread that adds an entry
+    /// either has obtained the slot of the entry before this call, and the poll finds the entry, or
+    /// raises the event.
     ///
     /// A queue that is armed for any entry stays armed for any entry, even if it is then armed for
     /// solicited entries (IBTA 11.4.2.2).
@@ -323,8 +323,9 @@ impl CompletionQueue {
         self.entries.retain(|entry| entry.queue_pair != queue_pair);
     }
 
-    /// Changes the capacity to `capacity` entries, and returns it. Fails if the queue contains more
-    /// entries, or if `capacity` is 0 or above the limit of the device.
+    /// Changes the capacity of the completion queue to `capacity` entries, and returns `capacity`.
+    /// Fails if the queue contains more entries, or if `capacity` is 0 or above the limit of the
+    /// device.
     pub fn resize(&self, capacity: u32) -> Result<u32, Refusal> {
         let entries = checked_capacity(capacity)?;
         match self.entries.resize(entries) {
@@ -333,8 +334,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Sets the moderation of completion events to `moderation`. Raises an event that the old
-    /// moderation has delayed, because the new one may never raise it.
+    /// Sets the moderation of completion events to `moderation`. If the old moderation has delayed
+    /// an event, raises this event now, because the new moderation may never raise it.
     pub fn moderate(&self, moderation: Moderation) {
         if !moderation.period.is_zero() {
             self.timed.store(true, Ordering::Relaxed);
@@ -348,7 +349,7 @@ impl CompletionQueue {
     }
 
     /// Raises the delayed completion event of the queue if the event is due at the time `now` or
-    /// earlier. Events are delayed so that several completions share one ([`Moderation`]).
+    /// earlier. [`Moderation`] delays events, so that several completions share one event.
     pub(super) fn expire(&self, now: Time) {
         let mut events = self.events.lock();
         if events.held.due.is_some_and(|due| due <= now) {
@@ -356,7 +357,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Ends the use of the queue, because the program destroys it. Fails while queue pairs or
+    /// Closes the completion queue, because the program destroys it. Fails while queue pairs or
     /// shared receive queues use the queue. Removes the queue's pending events, and waits until the
     /// program has acknowledged the fetched events.
     pub fn close(&self) -> Result<(), Refusal> {

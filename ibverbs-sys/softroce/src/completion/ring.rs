@@ -51,18 +51,18 @@ pub(super) struct Ring<T> {
 struct RingEnd(AtomicU64);
 
 /// Result of adding entries to the ring: the position of the first added entry, and the
-/// [`TailFlags`] that were set at that time. By the flags, the caller finds out whether it must
-/// raise a completion event for the entries.
+/// [`TailFlags`] that were set at that time. The flags show whether the caller must raise a
+/// completion event for the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Added(Position);
 
-/// Flags of the ring's tail, called marks. Each flag means that the program has requested a
-/// completion event for entries of one kind. A thread that adds an entry gets the flags, and so
-/// finds out whether it must raise an event.
+/// Flags of the ring's tail, also called marks. Each flag means that the program has requested a
+/// completion event for entries of one kind. A thread that adds an entry gets the flags, and raises
+/// an event if they require it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TailFlags(u64);
 
-/// Error: the reason why no entry could be added to the ring.
+/// Reason for which no entry could be added to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddError {
     /// The ring contains as many entries as its capacity allows.
@@ -71,8 +71,8 @@ pub(super) enum AddError {
     Closed,
 }
 
-/// Value of the tail at the time when the ring was found full. [`Ring::close`] closes the
-/// ring only if the tail still has this value, because otherwise the ring may have room again.
+/// Value of the tail when the ring was found full. [`Ring::close`] closes the ring only if the tail
+/// still has this value. Otherwise the ring may have room again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full(Position);
 
@@ -107,12 +107,12 @@ impl Added {
 }
 
 impl<T: Copy + Send> Ring<T> {
-    /// Maximum capacity of a ring in entries: the index in a [`Position`] has no bits for more
-    /// slots.
+    /// Maximum number of entries in a ring. The limit is the number of bits for the slot index in a
+    /// [`Position`].
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
-    /// Creates an empty ring for at most `capacity` entries. Memory for `room` entries is allocated
-    /// immediately, and more memory only when needed.
+    /// Creates an empty ring for at most `capacity` entries. Allocates memory for `room` entries;
+    /// more memory is allocated later, when it is needed.
     pub(super) fn new(capacity: usize, room: usize) -> Self {
         debug_assert!((1..=Self::MAX_CAPACITY).contains(&capacity));
         Self {
@@ -123,10 +123,10 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Adds an entry on the fast path. Returns `None`, without adding the entry, if the slot at the
-    /// tail is not free, if a thread has exclusive control of the tail, if the ring is closed, or
-    /// if another thread changes the tail at the same time. The caller then uses
-    /// [`push_all`](Self::push_all).
+    /// Adds an entry to the ring on the fast path. Returns `None`, without adding the entry, in
+    /// four cases: the slot at the tail is not free, a thread has exclusive control of the tail,
+    /// the ring is closed, or another thread changes the tail at the same time. The caller then
+    /// uses [`push_all`](Self::push_all).
     #[inline]
     pub(super) fn push(&self, entry: T) -> Option<Added> {
         let tail = self.tail();
@@ -143,9 +143,9 @@ impl<T: Copy + Send> Ring<T> {
         Some(Added(tail))
     }
 
-    /// Adds the first of `entries` to the ring, in order: as many as there are free slots, but at
-    /// least one. Returns the number of added entries, and the [`Added`] of the first one. Fails if
-    /// no entry can be added, because the ring is full or closed.
+    /// Adds the first of `entries` to the ring, in order: at least one entry, and at most one entry
+    /// for each free slot. Returns the number of added entries, and the [`Added`] of the first
+    /// entry. Fails if no entry can be added, because the ring is full or closed.
     pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), AddError> {
         let mut attempt = 0;
         loop {
@@ -174,10 +174,11 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Makes room for an entry at the tail position `tail`, whose slot is not free. Adds slots to
-    /// the ring, or waits a moment for a thread that is still using the slot. Returns `Ok` if the
-    /// caller must try again, and an error if the ring is closed or full. `attempt` is the number
-    /// of waits so far, which determines the length of the wait.
+    /// Makes room for an entry in the ring if the slot at the tail position `tail` is not free.
+    /// Adds slots (memory for entries) to the ring, or waits a moment for a thread that is still
+    /// using the slot. Returns `Ok` if the caller must try again, and an error if the ring is
+    /// closed or full. `attempt` is the number of waits so far, which determines the length of the
+    /// wait.
     #[cold]
     fn make_room(&self, tail: Position, attempt: &mut u32) -> Result<(), AddError> {
         if tail.has(Position::CLOSED) {
@@ -256,14 +257,14 @@ impl<T: Copy + Send> Ring<T> {
         Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }
 
-    /// Clears all marks (flags of the tail), for example when the completion queue is no longer
-    /// armed. Entries that are added later report no marks.
+    /// Clears all marks (flags of the ring's tail), for example when the completion queue is no
+    /// longer armed. Threads that add entries later then find no marks.
     pub(super) fn unmark(&self) {
         self.tail.0.fetch_and(!Position::MARKS, Ordering::AcqRel);
     }
 
-    /// Waits for threads that have reserved slots of the ring before this call, until these threads
-    /// have written their entries.
+    /// Waits until threads that have reserved slots of the ring before this call have written their
+    /// entries to these slots.
     pub(super) fn wait_for_claims(&self) {
         let end = self.tail().unflagged();
         let mut attempt = 0;
@@ -320,8 +321,8 @@ fn claim(end: &RingEnd, from: Position, to: Position) -> bool {
     end.0.compare_exchange(from.0, to.0, order, order).is_ok()
 }
 
-/// Entries of the ring that a thread has claimed and is reading. Dropping this value frees their
-/// slots.
+/// Entries of the ring that a thread has claimed and is reading. Dropping this value frees the
+/// slots of these entries.
 struct ClaimedEntries<'a, T: Copy> {
     slots: Slots<'a, T>,
     next: Position,

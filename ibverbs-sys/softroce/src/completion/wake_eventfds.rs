@@ -37,13 +37,13 @@ pub(crate) struct WakeEventfd {
 }
 
 impl WakeEventfds {
-    /// Number of completion channels whose waiting threads a peer process can wake directly. Each
-    /// has a wakeup descriptor (eventfd). The number is small because each peer process has all of
-    /// these descriptors open.
+    /// Number of completion channels whose waiting threads peer processes can wake directly. Each
+    /// of these channels has a wakeup descriptor (eventfd). The number is small because each peer
+    /// process holds all these descriptors open.
     pub(crate) const COUNT: usize = 2;
 
-    /// Opens all wakeup descriptors (eventfds) of a NIC, none of which is assigned to a channel
-    /// yet.
+    /// Opens all wakeup descriptors (eventfds) of a NIC. At first, no descriptor is assigned to a
+    /// channel.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         let slot = |_| {

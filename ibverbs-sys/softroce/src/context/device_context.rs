@@ -68,7 +68,7 @@ impl Context {
         });
     }
 
-    /// Queues an asynchronous event of the port with the number `port`.
+    /// Queues an asynchronous event of the kind `kind` for the port with the number `port`.
     pub fn raise_port(&self, kind: ibv_event_type, port: u8) {
         self.queue(AsyncEvent {
             kind,
@@ -76,7 +76,7 @@ impl Context {
         });
     }
 
-    /// Queues an asynchronous event of the whole device.
+    /// Queues an asynchronous event of the kind `kind` for the whole device.
     pub fn raise_device(&self, kind: ibv_event_type) {
         self.queue(AsyncEvent {
             kind,
@@ -84,8 +84,8 @@ impl Context {
         });
     }
 
-    /// Fetches the next event (`ibv_get_async_event`). If no event is queued, waits for one, unless
-    /// the program has made the descriptor non-blocking.
+    /// Fetches the next asynchronous event (`ibv_get_async_event`). If no event is queued, waits
+    /// for an event, unless the program has made the descriptor non-blocking.
     pub fn next_event(&self) -> io::Result<AsyncEvent> {
         let event = self.events.take(AsyncEvent::element)?;
         if let Some(element) = event.element() {
@@ -95,8 +95,8 @@ impl Context {
     }
 
     /// Acknowledges one event that the program has fetched (`ibv_ack_async_event`). `address` is
-    /// the address of the C object that the event concerns. The destruction of the object waits for
-    /// this.
+    /// the address of the C object that the event concerns. The destruction of this object waits
+    /// until all its fetched events are acknowledged.
     pub fn acknowledge(&self, address: usize) {
         let mut fetched = self.fetched.lock();
         if let Some(place) = fetched
@@ -107,9 +107,9 @@ impl Context {
         }
     }
 
-    /// Removes the queued events of an object that is being destroyed, and waits until the program
-    /// has acknowledged the events of the object that it has fetched. `element` is the [`Element`]
-    /// of the object.
+    /// Removes the queued events of an object that is being destroyed. Then waits until the program
+    /// has acknowledged all fetched events of the object. `element` is the [`Element`] (event
+    /// record) of the object.
     pub fn withdraw(&self, element: &Arc<Element>) {
         self.events.withdraw(element, AsyncEvent::element);
     }

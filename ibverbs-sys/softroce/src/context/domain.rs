@@ -42,8 +42,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Creates a parent domain of the protection domain `domain` (`ibv_alloc_parent_domain(3)`):
-    /// another handle, by which the program creates objects in `domain`.
+    /// Creates a parent domain of the protection domain `domain` (`ibv_alloc_parent_domain(3)`). A
+    /// parent domain is another handle by which the program creates objects in `domain`.
     pub fn parent(domain: &Self) -> Arc<Self> {
         Arc::new(Self {
             id: domain.id,
@@ -52,8 +52,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Returns the identifier with which the use of memory keys is checked. A parent domain has the
-    /// identifier of the protection domain from which it was created.
+    /// Returns the identifier of the domain, by which the use of memory keys is checked. A parent
+    /// domain has the identifier of the protection domain from which it was created.
     pub fn id(&self) -> DomainId {
         self.id
     }
@@ -71,8 +71,8 @@ impl HasUsage for ProtectionDomain {
     }
 }
 
-/// Thread domain, by which a program promises that only one thread at a time uses the objects in
-/// the domain. This device does not make use of the promise.
+/// Thread domain (`ibv_td`): the program promises that only one thread at a time uses the objects
+/// in the domain. This device does not make use of the promise.
 #[derive(Debug, Default)]
 pub struct ThreadDomain {
     usage: Usage,

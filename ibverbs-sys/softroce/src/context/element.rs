@@ -3,9 +3,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Source of events: an object of the program, such as a queue pair, to which events refer by the
-/// address of its C structure. Counts the events of the object that the program has fetched and not
-/// acknowledged.
+/// Event record of an object of the program, such as a queue pair. Events name the object by the
+/// address of its C structure, which the record contains. The record counts the events of the
+/// object that the program has fetched and not acknowledged.
 ///
 /// When an object is destroyed, events that were not fetched are removed, and the destruction waits
 /// until fetched events are acknowledged (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
@@ -25,21 +25,20 @@ struct Fetched {
 }
 
 impl Element {
-    /// Creates the record of the events of a new object, such as a queue pair. The address of the
-    /// object's C structure, by which events name the object, is set later
-    /// ([`identify`](Self::identify)).
+    /// Creates the event record of a new object, such as a queue pair. Events name the object by
+    /// the address of its C structure, which is set later ([`identify`](Self::identify)).
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Sets the address of the object's C structure, by which events name the object to the
-    /// program. Must be called before the first event of the object is raised.
+    /// Sets the address of the object's C structure (`ibv_qp`, for example), by which events name
+    /// the object. Must be called before the first event of the object is raised.
     pub fn identify(&self, address: usize) {
         self.object.store(address, Ordering::Release);
     }
 
-    /// Returns the address of the C structure (`ibv_qp`, for example) by which the program knows
-    /// the object.
+    /// Returns the address of the object's C structure (`ibv_qp`, for example), by which events
+    /// name the object.
     pub fn address(&self) -> usize {
         self.object.load(Ordering::Acquire)
     }
@@ -53,8 +52,8 @@ impl Element {
         }
     }
 
-    /// Waits until all fetched events are acknowledged, without a time limit, as the manual pages
-    /// specify.
+    /// Waits until the program has acknowledged all fetched events of the object. There is no time
+    /// limit, as the manual pages specify.
     pub fn wait_for_acknowledgements(&self) {
         let mut fetched = self.fetched.lock();
         self.acknowledged

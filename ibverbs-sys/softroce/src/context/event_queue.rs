@@ -26,7 +26,7 @@ pub struct EventQueue<T, D = Descriptor> {
 }
 
 impl<T> EventQueue<T> {
-    /// Creates an event queue without events, and opens an eventfd for it.
+    /// Creates an event queue without events, and opens an eventfd as its descriptor.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         Ok(Self {
@@ -52,9 +52,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
         &self.descriptor
     }
 
-    /// Adds an event of the object `element`, or of no object. Adds nothing if the object is being
-    /// destroyed. Also adds nothing if `is_same` returns `true` for a queued event, so that events
-    /// that are raised again and again do not accumulate.
+    /// Adds an event of the object `element`, or of no object, to the queue. Adds nothing if the
+    /// object is being destroyed. Also adds nothing if `is_same` returns `true` for a queued event,
+    /// so that events that are raised again and again do not accumulate.
     pub fn push(&self, element: Option<&Element>, event: T, is_same: impl Fn(&T) -> bool) {
         let mut pending = self.pending.lock();
         if element.is_some_and(Element::is_withdrawn) || pending.iter().any(is_same) {
@@ -65,9 +65,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
         descriptor::increment(self.descriptor.as_fd());
     }
 
-    /// Fetches the next event. If no event is queued, waits for one, unless the descriptor is
-    /// non-blocking. Counts the event in the [`Element`] that `element_of` returns for the event,
-    /// because the program must acknowledge fetched events.
+    /// Fetches the next event. If no event is queued, waits for an event, unless the descriptor is
+    /// non-blocking. Counts the event as fetched in the [`Element`] (event record) that
+    /// `element_of` returns, because the program must acknowledge fetched events.
     pub fn take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> io::Result<T> {
         loop {
             let waited = self.wait();
@@ -81,8 +81,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Fetches the next event, or returns `None` if the queue is empty. Never waits, even if the
-    /// descriptor is blocking. Counts the event as fetched in the [`Element`] that `element_of`
-    /// returns for the event.
+    /// descriptor is blocking. Counts the event as fetched in the [`Element`] (event record) that
+    /// `element_of` returns for the event.
     pub fn try_take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         let mut pending = self.pending.lock();
         let event = fetch(&mut pending, element_of)?;
@@ -94,7 +94,7 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Waits until the descriptor is readable, because an event is queued or another process wakes
-    /// the thread, and decrements the eventfd. The caller must then call [`pop`](Self::pop);
+    /// the thread. Then decrements the eventfd. The caller must then call [`pop`](Self::pop);
     /// otherwise an event may stay in the queue although the descriptor is not readable.
     ///
     /// # Errors
@@ -116,15 +116,15 @@ impl<T, D: AsFd> EventQueue<T, D> {
 
     /// Fetches the next event, without waiting. The caller must have called [`wait`](Self::wait)
     /// before. Returns `None` if the queue is empty: another process has woken the thread, or the
-    /// event was removed meanwhile, for example because its object was destroyed. Counts the event
-    /// as fetched in the [`Element`] that `element_of` returns for the event.
+    /// event was removed after the wait, for example because its object was destroyed. Counts the
+    /// event as fetched in the [`Element`] (event record) that `element_of` returns for the event.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         fetch(&mut self.pending.lock(), element_of)
     }
 
-    /// Removes all queued events of an object that is being destroyed, and prevents new ones. Then
-    /// waits until the program has acknowledged the events that were already fetched. `element`
-    /// identifies the object, and `of` returns the object of an event.
+    /// Removes all queued events of an object that is being destroyed, and prevents new events.
+    /// Then waits until the program has acknowledged the events that were already fetched.
+    /// `element` identifies the object, and `of` returns the object of an event.
     pub fn withdraw(&self, element: &Arc<Element>, of: impl Fn(&T) -> Option<&Arc<Element>>) {
         {
             let mut pending = self.pending.lock();
@@ -139,10 +139,10 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 }
 
-/// Removes and returns the oldest event in `pending`, the events that the program has not fetched
-/// yet. If the event concerns an object, `element_of` returns the record of the object's events, in
-/// which the event is then counted as fetched. The caller must hold the lock of the queue, so that
-/// [`EventQueue::withdraw`] finds each event either queued or fetched.
+/// Removes and returns the oldest event in `pending`, the list of events that the program has not
+/// fetched yet. If the event concerns an object, `element_of` returns the event record of the
+/// object, in which the event is then counted as fetched. The caller must hold the lock of the
+/// queue, so that [`EventQueue::withdraw`] finds each event either queued or fetched.
 fn fetch<T>(
     pending: &mut VecDeque<T>,
     element_of: impl Fn(&T) -> Option<&Arc<Element>>,
@@ -154,10 +154,10 @@ fn fetch<T>(
     Some(event)
 }
 
-/// Decrements the counter of an eventfd, and returns `true`. Returns `false` without waiting if the
-/// counter is zero, if the kernel cannot read the eventfd without waiting, or if the program has
-/// closed the descriptor. After `false` the eventfd may stay readable, so a thread that waits for
-/// an event may wake up and find none.
+/// Decrements the counter of an eventfd, and returns `true`. Returns `false` without waiting in
+/// three cases: the counter is zero, the kernel cannot read the eventfd without waiting, or the
+/// program has closed the descriptor. After `false`, the eventfd may stay readable, so a thread
+/// that waits for an event may wake up and find no event.
 pub(crate) fn decrement(eventfd: BorrowedFd<'_>) -> bool {
     if descriptor::has_lost() && !descriptor::is_intact(eventfd) {
         return false;
@@ -319,10 +319,11 @@ mod tests {
         }
     }
 
-    /// Checks that the descriptor is readable while an event is queued, even with this order of
-    /// steps. A thread removes the first event. Before that thread decrements the eventfd, another
-    /// thread decrements it and finds no event, and a second event is queued. The first thread must
-    /// not take the count of the second event. The lock of the queue prevents this order.
+    /// Checks that the descriptor is readable while an event is queued, even in one special order
+    /// of steps. In this order, a thread removes the first event. Before that thread decrements the
+    /// eventfd, another thread decrements it and finds no event, and a second event is queued. The
+    /// first thread must not take the count of the second event. The lock of the queue prevents
+    /// this order.
     #[test]
     fn a_fetch_does_not_consume_the_eventfd_count_of_a_later_event() {
         type Hook = Box<dyn Fn(BorrowedFd<'_>)>;

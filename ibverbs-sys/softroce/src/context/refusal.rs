@@ -1,4 +1,5 @@
-/// Reason why a verb fails. Each variant stands for an error number that the manual pages name.
+/// Reason for which a verb fails. Each variant stands for an error number that the manual pages
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {

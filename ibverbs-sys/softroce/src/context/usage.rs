@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Refusal;
 
-/// Number of other objects that use an object. Destroying the object fails while the number is not
-/// zero ([`close`](Self::close)), and using it fails after its destruction has begun
-/// ([`acquire`](Self::acquire)).
+/// Usage count of an object: the number of other objects that use it. Destroying the object fails
+/// while the number is not zero ([`close`](Self::close)). Using the object fails after its
+/// destruction has begun ([`acquire`](Self::acquire)).
 #[derive(Debug, Default)]
 pub struct Usage(AtomicUsize);
 
-/// Bit of the count that is set when the destruction of the object begins. The other bits contain
-/// the number of uses.
+/// Bit of the usage count that is set when the destruction of the object begins. The other bits
+/// contain the number of uses.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 impl Usage {
-    /// Increments the usage count. Fails if the object is being destroyed.
+    /// Increments the usage count of the object. Fails if the object is being destroyed.
     pub fn acquire(&self) -> Result<(), Refusal> {
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
@@ -26,8 +26,8 @@ impl Usage {
             .map_err(|_| Refusal::Invalid)
     }
 
-    /// Decrements the number of objects that use this object. Must be called once for each call of
-    /// [`acquire`](Self::acquire) that succeeded.
+    /// Decrements the usage count of the object: the number of other objects that use it. Must be
+    /// called once for each call of [`acquire`](Self::acquire) that succeeded.
     pub fn release(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -47,18 +47,18 @@ impl Usage {
     }
 }
 
-/// An object that counts the other objects that use it, so that it is not destroyed while it is
-/// used.
+/// An object with a usage count: the number of other objects that use it. The object is not
+/// destroyed while it is used.
 pub trait HasUsage {
-    /// Returns the number of other objects that use this object, which decides whether it can be
-    /// destroyed.
+    /// Returns the usage count of this object: the number of other objects that use it. The object
+    /// can be destroyed only if the number is zero.
     fn usage(&self) -> &Usage;
 }
 
-/// Reference by which one object uses another object of the type `T`. The used object cannot be
-/// destroyed while the reference exists, because its [`Usage`] counts the reference. The reference
-/// is dropped when the program destroys the using object, even if a thread of the device still
-/// holds an `Arc` of the using object.
+/// Reference from one object to another object of the type `T` that it uses. The used object cannot
+/// be destroyed while the reference exists, because its [`Usage`] counts the reference. The
+/// reference is dropped when the program destroys the using object, even if a thread of the device
+/// still holds an `Arc` of the using object.
 pub struct InUse<T: HasUsage>(Arc<T>);
 
 impl<T: HasUsage> InUse<T> {
@@ -69,8 +69,8 @@ impl<T: HasUsage> InUse<T> {
         Ok(Self(Arc::clone(object)))
     }
 
-    /// Returns the object that cannot be destroyed while this reference exists. Clones of the
-    /// returned `Arc` do not prevent the destruction.
+    /// Returns the object to which this reference refers. The object cannot be destroyed while the
+    /// reference exists. Clones of the returned `Arc` do not prevent the destruction.
     pub fn shared(&self) -> &Arc<T> {
         &self.0
     }

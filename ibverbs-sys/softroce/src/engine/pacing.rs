@@ -3,30 +3,30 @@
 use std::time::Duration;
 
 /// Interval at which the engine (background thread of the device) checks whether the program still
-/// polls. The engine does this while arriving packets do not wake it. After the program has stopped
-/// polling, a packet thus waits at most for this time.
+/// polls. The engine makes these checks while arriving packets do not wake it. So after the program
+/// has stopped polling, a packet waits at most for this time.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// If a packet wakes the engine (background thread) and a thread has polled within this time, that
-/// thread is assumed to have received the packet. Waking the engine takes longer than this time, so
-/// the thread must have polled after the packet had arrived.
+/// Time since the last poll within which a polling thread is assumed to have received a packet that
+/// has woken the engine (background thread). Waking the engine takes longer than this time, so the
+/// thread must have polled after the packet had arrived.
 const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 
-/// If a thread has polled within this time, the thread is assumed to poll again soon, even if it is
-/// not scheduled at the moment. Packets that such a thread receives need not wake the engine
+/// Time since the last poll within which a thread is assumed to poll again soon, even if the thread
+/// is not scheduled at the moment. Packets that such a thread will receive need not wake the engine
 /// (background thread).
 const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
-/// Initial number of useless wakeups in a row after which packets no longer wake the engine
-/// (background thread), so that the engine only checks for packets at intervals. A wakeup is
-/// useless if a polling thread of the program receives the packet. With a lower number, a program
-/// that polls only for a moment would delay its later packets.
+/// Initial number of consecutive useless wakeups after which packets no longer wake the engine
+/// (background thread). The engine then checks for packets only at intervals. A wakeup is useless
+/// if a polling thread of the program receives the packet. With a lower number, a program that
+/// polls only for a moment would delay its later packets.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
-/// Upper limit of the number of useless wakeups after which packets no longer wake the engine
-/// (background thread). The number doubles each time that a packet then has to wait until the
-/// engine checks for packets at its next interval, and halves after 64 intervals in which the
-/// program polled.
+/// Upper limit of the number of consecutive useless wakeups after which packets no longer wake the
+/// engine (background thread). The required number doubles each time that a packet then has to wait
+/// until the engine checks for packets. The number halves after 64 intervals in which the program
+/// polled.
 const MAX_USELESS_WAKEUPS: u32 = 1024;
 
 /// Observations of the engine (background thread) in one iteration of its loop, from which

@@ -33,14 +33,14 @@ const MANY_PACKETS: usize = 16;
 const STAY_AWAKE_TIME: Duration = Duration::from_micros(30);
 
 /// Maximum time for which the engine (background thread) receives no packets and handles no timers
-/// because another thread is doing so. Bounds the delay if that thread is not scheduled.
+/// because another thread is doing so. The limit applies if that thread is not scheduled.
 const MAX_CONTENTION_WAIT: Duration = Duration::from_micros(100);
 
-/// Functions of the device that the engine, its background thread, calls.
+/// Functions of the device that the engine (background thread) calls.
 pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// Receives one batch of packets, sends the responses, and runs due timers. If another thread
-    /// is receiving, returns [`ReceiveAttempt::Contended`] immediately; the other thread receives
-    /// once more after it has released the lock.
+    /// is receiving, returns [`ReceiveAttempt::Contended`] immediately. The other thread then
+    /// receives again after it has released the lock.
     fn receive(&self) -> ReceiveAttempt;
 
     /// Returns the time at which a thread of the program last polled the device, or `None` if no
@@ -68,16 +68,16 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     fn handle_host_changes(&self) {}
 
     /// Returns a descriptor that is readable while events are pending for
-    /// [`handle_host_changes`](Self::handle_host_changes), always the same one. Returns `None` if
-    /// there are no such events.
+    /// [`handle_host_changes`](Self::handle_host_changes). Returns `None` if there are no such
+    /// events. Every call must return the same descriptor.
     fn host_changes(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
     /// Informs peer processes that the engine (background thread) is about to sleep, so that they
-    /// wake it for new messages. Returns `false` if the engine must not sleep: messages have
-    /// already arrived, for which no peer wakes the engine, or there are delayed responses or
-    /// waiting messages to send.
+    /// wake it for new messages. Returns `false` if the engine must not sleep. This is the case if
+    /// messages have already arrived, for which no peer wakes the engine, or if there are delayed
+    /// responses or waiting messages to send.
     fn fall_asleep(&self) -> bool {
         true
     }
@@ -87,10 +87,10 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     fn wake_up(&self) {}
 
     /// Returns the interval at which the engine (background thread) must check for messages even if
-    /// no packet wakes it, or `None` if it need not. Such checks are needed while peers wake a
-    /// thread of the program instead of the engine, because that thread may not receive. `_is_over`
-    /// is `true` if the last such interval has passed: the implementation can then stop the checks
-    /// if no more are needed.
+    /// no packet wakes it. Returns `None` if no such checks are needed. They are needed while peers
+    /// wake a thread of the program instead of the engine, because that thread may not receive.
+    /// `_is_over` is `true` if the last such interval has passed; the implementation can then end
+    /// the checks.
     fn check_interval(&self, _is_over: bool) -> Option<Duration> {
         None
     }
@@ -119,7 +119,7 @@ pub(crate) enum ReceiveAttempt {
     },
 }
 
-/// Handle of the engine (the device's background thread). The thread ends when this handle or the
+/// Handle of the engine (background thread of the device). The thread ends when this handle or the
 /// device is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -143,8 +143,8 @@ struct EngineState {
 
 impl Engine {
     /// Starts the engine: a background thread that calls the [`EngineTasks`] of `device`. The
-    /// thread sleeps at most until the earliest of `timers`, which [`EngineTasks::receive`] then
-    /// runs. The thread handles no signals of the program.
+    /// thread sleeps at most until the earliest of `timers` expires, and [`EngineTasks::receive`]
+    /// then handles this timer. The thread handles no signals of the program.
     pub(crate) fn start<D: EngineTasks>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(EngineState {
             timers,
@@ -159,9 +159,9 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// Ensures that arriving packets wake the engine (background thread), even if they did not
-    /// because threads of the program polled. Must be called when the program is about to sleep
-    /// until a completion arrives.
+    /// Ensures that arriving packets wake the engine (background thread). Before this call, packets
+    /// may not have woken it, because threads of the program polled. Must be called when the
+    /// program is about to sleep until a completion arrives.
     pub(crate) fn watch(&self) {
         // The engine accesses the two words in the opposite order: it stores `away` and then loads
         // `armed`.

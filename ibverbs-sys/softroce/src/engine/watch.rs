@@ -11,8 +11,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use crate::descriptor::Descriptor;
 use crate::net::{Endpoints, Socket};
 
-/// Kind of event that wakes the engine (background thread). The kind determines the work that the
-/// engine does next.
+/// Kind of event that wakes the engine (background thread). The kind determines the next work of
+/// the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A packet arrived in a socket, or an event occurred for
@@ -60,10 +60,10 @@ impl Watch {
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
     }
 
-    /// Makes packets in the sockets `endpoints` wake the engine (background thread) if `on` is set,
-    /// and prevents this otherwise. When the watch of a socket begins, packets that are already in
-    /// the socket wake the engine, too. Returns `false` if the kernel refuses to watch one of the
-    /// sockets.
+    /// Makes packets in the sockets `endpoints` wake the engine (background thread) if `on` is set;
+    /// otherwise packets in these sockets no longer wake the engine. When the watch of a socket
+    /// begins, packets that are already in the socket wake the engine, too. Returns `false` if the
+    /// kernel refuses to watch one of the sockets.
     pub(super) fn set(&mut self, endpoints: &Arc<Endpoints>, on: bool) -> bool {
         let known = self.endpoints.as_ref();
         if known.is_some_and(|known| Arc::ptr_eq(known, endpoints)) && self.on == on {

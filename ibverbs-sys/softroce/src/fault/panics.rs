@@ -21,7 +21,8 @@ pub fn panic_at(point: PanicPoint) {
     ASKED[point as usize].store(true, Ordering::SeqCst);
 }
 
-/// Panics if [`panic_at`] was called for `point` and no thread has panicked there since.
+/// Panics if [`panic_at`] was called for `point` and no thread has panicked at this point since
+/// that call.
 pub(crate) fn pass(point: PanicPoint) {
     if ASKED[point as usize].load(Ordering::Relaxed)
         && ASKED[point as usize].swap(false, Ordering::SeqCst)

@@ -18,20 +18,19 @@ pub enum StopPoint {
     Copied,
 }
 
-/// For each [`StopPoint`], how often threads must still reach the point until the process stops
-/// itself. Set by [`stop_at`], and 0 if no stop is requested.
+/// Number of passes after which the process stops itself, for each [`StopPoint`]: how often threads
+/// must still reach the point. Set by [`stop_at`]; 0 if no stop is requested.
 static REMAINING_PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Makes the process stop itself once (`SIGSTOP`), so that a test can examine how a peer process
-/// handles this. The process stops when its threads have reached `point` for the `passes`-th time
-/// after this call.
+/// handles the stop. The process stops when its threads have reached `point` for the `passes`-th
+/// time after this call.
 pub fn stop_at(point: StopPoint, passes: u64) {
     REMAINING_PASSES[point as usize].store(passes, Ordering::SeqCst);
 }
 
-/// Records that a thread has reached `point`. Stops the process (`SIGSTOP`) if a test has called
-/// [`stop_at`] for this point, and threads have now reached the point as often as the test has
-/// requested.
+/// Records that a thread has reached `point`. Stops the process (`SIGSTOP`) if a test has requested
+/// this by [`stop_at`], and threads have now reached the point for the requested number of times.
 pub(crate) fn pass(point: StopPoint) {
     let left = &REMAINING_PASSES[point as usize];
     if left.load(Ordering::Relaxed) == 0 {

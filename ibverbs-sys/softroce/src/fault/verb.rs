@@ -1,6 +1,6 @@
 macro_rules! verbs {
     ($($verb:ident = $name:literal,)*) => {
-        /// A verb whose calls fault injection can make fail.
+        /// A verb that fault injection can make fail.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
         #[expect(missing_docs, reason = "the verbs' own names")]
@@ -126,7 +126,7 @@ pub struct Errno(pub i32);
 
 impl Errno {
     /// Parses an error number, given as a name such as `ENOMEM` or as a decimal number. Returns
-    /// `None` if `name` is neither.
+    /// `None` if `name` is not a known name and not a number.
     pub fn named(name: &str) -> Option<Self> {
         let known = ERRNO_NAMES
             .iter()
@@ -141,8 +141,8 @@ impl Errno {
     }
 }
 
-/// Names and values of the error numbers that a fault-injection setting can contain by name: the
-/// ones that verbs and their system calls return.
+/// Names and values of the error numbers that a fault-injection setting can contain by name. Verbs
+/// and their system calls return these error numbers.
 const ERRNO_NAMES: &[(&str, i32)] = &[
     ("EPERM", libc::EPERM),
     ("ENOENT", libc::ENOENT),

@@ -3,8 +3,8 @@
 use crate::context::Refusal;
 use crate::proto::AccessFlags;
 
-/// Bits of the access flags that a device may ignore if it does not support them: from
-/// `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
+/// Bit mask of the access flags that a device may ignore if it does not support them: the bits from
+/// `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `IB_UVERBS_ACCESS_OPTIONAL_LAST`.
 const OPTIONAL_FLAGS: u32 = 0x3ff0_0000;
 
 /// Checks the access flags `bits` of a memory region (`ibv_reg_mr(3)`), and converts them. Ignores
@@ -32,9 +32,9 @@ pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
 }
 
 /// Converts the access flags `bits` of a memory window (`ibv_bind_mw(3)`). A window grants access
-/// only to peers, so flags that do not concern peers (local write, window binding, on-demand, huge
-/// pages) have no effect, as for NICs and for the kernel's device. Unknown flags are kept: the bind
-/// is posted with them and fails.
+/// only to peers. So flags that do not concern peers (local write, window binding, on-demand, huge
+/// pages) have no effect, as for NICs and for the kernel's device. Unknown flags are kept, and the
+/// bind request later fails because of them.
 pub fn window_access(bits: u32) -> AccessFlags {
     let without_effect = AccessFlags::LOCAL_WRITE
         | AccessFlags::MW_BIND

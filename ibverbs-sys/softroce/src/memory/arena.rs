@@ -42,8 +42,8 @@ struct State {
     end: u64,
 }
 
-/// A segment of the in-memory file from which memory for regions is allocated. Contains the mapping
-/// of the segment, and an allocator of its free ranges.
+/// A segment (range) of the in-memory file from which memory for regions is allocated. Contains the
+/// mapping of the segment, and an allocator of its free ranges.
 struct ArenaSegment {
     segment: Segment,
     free: RangeAllocator,
@@ -76,12 +76,14 @@ pub struct ArenaLocation {
     pub segment: Range<u64>,
 }
 
-/// Minimum length in bytes of a segment (one mapping of the arena's file), so that many blocks
-/// share a mapping, and peers have to map few. A longer block gets a longer segment.
+/// Minimum length in bytes of a segment (one mapping of a part of the arena's file). With long
+/// segments, many blocks share a mapping, and peers need few mappings. A longer block gets a longer
+/// segment.
 const MIN_SEGMENT: usize = 64 << 20;
 
-/// Minimum length in bytes of a block that is allocated only if the system has enough free memory.
-/// For shorter blocks, reading `/proc/meminfo` is not worth the time.
+/// Minimum length in bytes of a block for which the device checks the free memory of the system
+/// before it allocates the block. For shorter blocks, reading `/proc/meminfo` is not worth the
+/// time.
 const CHECKED_LENGTH: usize = 16 << 20;
 
 impl Arena {
@@ -186,8 +188,8 @@ impl Arena {
         state.segments.last_mut().ok_or(Refusal::Exhausted)
     }
 
-    /// Returns the pages of `block`, which is no longer used, to the system. Later accesses read
-    /// zeroes.
+    /// Returns the pages of `block` to the system. The block must not be in use any more. Later
+    /// accesses to the pages read zeroes.
     fn release_pages(&self, block: &Block) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let length = block.length as u64;
@@ -214,8 +216,8 @@ impl Arena {
 }
 
 impl AsFd for Arena {
-    /// Returns the descriptor of the arena's file, which is sent to peer processes so that they can
-    /// map the file.
+    /// Returns the file descriptor of the arena's file. The descriptor is sent to peer processes,
+    /// so that they can map the file.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -260,9 +262,9 @@ impl Block {
         &self.arena
     }
 
-    /// Returns the location of `length` bytes at `address` in the file that contains this block. A
-    /// peer process can map the bytes by the location. Returns `None` if the bytes are not inside
-    /// the block.
+    /// Returns the location of the `length` bytes at `address` in the file that contains this
+    /// block. A peer process that knows the location can map the bytes. Returns `None` if the bytes
+    /// are not inside the block.
     pub fn place(&self, address: usize, length: u64) -> Option<ArenaLocation> {
         let start = address.checked_sub(self.address)? as u64;
         let size = self.length as u64;

@@ -15,7 +15,7 @@
 use super::guarded::{self, Missing};
 
 /// Copies `out.len()` bytes from memory at `address` to `out`. Returns an error if not all bytes
-/// are readable; some of them may then have been copied.
+/// are readable; part of the bytes may then have been copied.
 ///
 /// # Safety
 /// The bytes must be registered memory, or memory to which no references exist, except references
@@ -35,8 +35,8 @@ pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing>
 }
 
 /// Copies `data` to the memory at `address`, in ascending order. The last bytes become visible to
-/// other threads after all others. Returns an error if not all bytes at `address` are writable;
-/// some of them may then have been copied.
+/// other threads after all other bytes. Returns an error if not all bytes at `address` are
+/// writable; part of the bytes may then have been copied.
 ///
 /// # Safety
 /// The bytes from `address` on must be registered memory, or memory to which no references exist,
@@ -48,9 +48,9 @@ pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Missing> {
 }
 
 /// Copies `length` bytes from the address `from` to the address `to`, in ascending order. A thread
-/// that sees the last bytes sees all others, too. If both addresses are multiples of eight, each
-/// word of eight bytes is copied by a single load and a single store. Returns an error if not all
-/// bytes are accessible; some of them may then have been copied.
+/// that sees the last bytes sees all other bytes, too. If both addresses are multiples of eight,
+/// each word of eight bytes is copied by a single load and a single store. Returns an error if not
+/// all bytes are accessible; part of the bytes may then have been copied.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references
@@ -69,8 +69,8 @@ pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), M
 
 /// Copies `length` bytes from the address `from` to the address `to`, by accesses of one, two, four
 /// or eight bytes. If `OUTWARD` is set, `to` is memory that other threads may poll: stores are
-/// aligned, and the last bytes become visible after all others. Otherwise `to` is a private buffer,
-/// and loads are aligned.
+/// aligned, and the last bytes become visible after all other bytes. If `OUTWARD` is not set, `to`
+/// is a private buffer, and loads are aligned.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references
@@ -119,9 +119,9 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     Ok(())
 }
 
-/// Copies words one by one, after a faster copy of the same words has failed. The error names the
-/// side of the copy at which the fault occurred, which the faster copy does not report. Succeeds if
-/// the memory has been mapped again meanwhile.
+/// Copies words one by one, after a faster copy of the same words has failed. The faster copy does
+/// not report whether the source or the target caused the fault, and the error of this function
+/// does. Succeeds if the memory has been mapped again since the fault.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references

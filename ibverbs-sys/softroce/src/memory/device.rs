@@ -1,4 +1,4 @@
-//! Device memory (`ibv_alloc_dm`): memory that belongs to the device instead of the program.
+//! Device memory (`ibv_alloc_dm`): memory that belongs to the device and not to the program.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -14,8 +14,8 @@ pub struct DeviceMemory {
     usage: Usage,
 }
 
-/// A 4 KiB page of device memory. The content is in an `UnsafeCell`, because it is written through
-/// its address while shared references to the page exist.
+/// A 4 KiB page of device memory. The content is in an `UnsafeCell`, because the page is written
+/// through its address while shared references to it exist.
 #[repr(align(4096))]
 struct Page(#[expect(dead_code, reason = "reached by its address")] UnsafeCell<[u8; 4096]>);
 

@@ -22,8 +22,8 @@ pub(super) enum Entry {
     Window(Window),
 }
 
-/// Memory that an access may use, after its key was checked: the span of a region or window, and
-/// the offset of the accessed bytes in the span.
+/// Memory that an access with a valid key may use: the span (memory range) of a region or window,
+/// and the offset of the accessed bytes in the span.
 pub(super) struct AccessibleSpan<'a> {
     pub(super) span: &'a Span,
     /// Offset in bytes of the first accessed byte from the start of the span.
@@ -32,8 +32,8 @@ pub(super) struct AccessibleSpan<'a> {
 
 impl Entries {
     /// Returns the `length` bytes at `address` that a request accesses by the local key `key`. The
-    /// request belongs to a queue pair of the protection domain `domain`. Fails unless the key
-    /// permits the access to all of these bytes. If `write` is set, the access is a local write.
+    /// request belongs to a queue pair of the protection domain `domain`. If `write` is set, the
+    /// access is a local write. Fails if the key does not permit the access to all of these bytes.
     #[inline]
     pub(super) fn local(
         &self,
@@ -60,7 +60,7 @@ impl Entries {
 
     /// Returns the `length` bytes at `address` that a request of a peer accesses by the remote key
     /// `key`. The peer's request arrived at the queue pair `queue_pair` of the protection domain
-    /// `domain`. Fails unless the key grants the rights `access` to all of these bytes.
+    /// `domain`. Fails if the key does not grant the rights `access` to all of these bytes.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -120,8 +120,8 @@ impl Entries {
         }
     }
 
-    /// Returns the address by which requests name the first byte of the region or bound window with
-    /// the key `key`. Returns `None` if no region or bound window has the key.
+    /// Returns the start address of the region or bound window with the key `key`: the address of
+    /// its first byte in requests. Returns `None` if no region or bound window has the key.
     pub(super) fn start(&self, key: u32) -> Option<u64> {
         match self.table.find(key)?.1 {
             Entry::Region(region) => Some(region.start),
@@ -222,9 +222,10 @@ impl Entries {
         is_served.then_some(number)
     }
 
-    /// Describes a region or window for peer processes. `number` is its slot in the table of
-    /// regions and windows. Returns `None` for an empty slot, a window that is not bound, and the
-    /// null region. Describes a region without remote access rights, too.
+    /// Returns the description of a region or window for peer processes. `number` is the slot
+    /// (number in the table) of the region or window. Returns `None` for an empty slot, a window
+    /// that is not bound, or the null region. A region without remote access rights also has a
+    /// description.
     pub(super) fn published(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {
@@ -261,7 +262,7 @@ impl Entries {
     }
 }
 
-/// Describes a range of `region` in the form that peer processes read, so that they can access it
+/// Returns the description of a range of `region` for peer processes, which then access the range
 /// directly. `part` is the offset and the length of the range. `start` is the address of its first
 /// byte in requests, and `access` the granted rights. Returns `None` if the region has no memory.
 fn record(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {

@@ -11,8 +11,8 @@ use crate::descriptor::Descriptor;
 use crate::per_process::PerProcess;
 
 /// Copies memory of this process at `address` to `out`. A system call copies the bytes, so unmapped
-/// bytes cause no fault. Returns `None` if not all bytes are readable; some of them may then have
-/// been copied.
+/// bytes cause no fault. Returns `None` if not all bytes are readable; part of the bytes may then
+/// have been copied.
 pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
     transfer(
         libc::SYS_process_vm_readv,
@@ -36,8 +36,8 @@ pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
 /// Returns the mapping of this process that contains `address`, or `None` if the address is not
 /// mapped.
 ///
-/// The query takes half a microsecond; reading all of `/proc/self/maps` takes hundreds. Fails if
-/// the kernel is older than 6.11, or if there is no `/proc`.
+/// Fails if the kernel is older than 6.11, or if there is no `/proc`. The query takes half a
+/// microsecond; reading all of `/proc/self/maps` takes hundreds of microseconds.
 pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, QueryUnsupported> {
     /// Number of the ioctl `PROCMAP_QUERY` (`linux/fs.h`), which queries the mapping at an address:
     /// `_IOWR('f', 17, struct procmap_query)`.
@@ -70,12 +70,12 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, QueryUnsupport
     }
 }
 
-/// The opened `/proc/self/maps`. Each process needs its own file, because the file shows the
-/// mappings of the process that opened it.
+/// The open file `/proc/self/maps`. Each process needs its own open file, because the file shows
+/// the mappings of the process that opened it.
 static MAPS: PerProcess<Option<Descriptor>> =
     PerProcess::new(|| Descriptor::open(|| File::open("/proc/self/maps").map(Into::into)).ok());
 
-/// In a child of `fork`, discards the `/proc/self/maps` file that the parent has opened, because it
+/// Discards the open file `/proc/self/maps` of the parent in a child of `fork`, because this file
 /// shows the parent's mappings. The descriptor stays open, because the discarded value is not
 /// dropped.
 pub(crate) fn reset_in_child() {
@@ -87,7 +87,8 @@ pub(crate) fn reset_in_child() {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryUnsupported;
 
-/// Argument of the ioctl `PROCMAP_QUERY`: `struct procmap_query` of `linux/fs.h`.
+/// Argument of the ioctl `PROCMAP_QUERY`. The layout is that of `struct procmap_query` in
+/// `linux/fs.h`.
 #[derive(Default)]
 #[repr(C)]
 struct Query {

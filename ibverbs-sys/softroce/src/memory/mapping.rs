@@ -48,7 +48,7 @@ fn covers(
     Ok(true)
 }
 
-/// Mapped range of addresses that have the same protection: a line of `/proc/self/maps`.
+/// Range of mapped addresses with the same protection, as in a line of `/proc/self/maps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) start: u64,

@@ -8,8 +8,8 @@ use std::ops::Range;
 use crate::context::Refusal;
 use crate::proto::{AccessFlags, Withdrawal};
 
-/// Description of a region or window that is published to peer processes of the host, with all that
-/// a peer needs for an access.
+/// Description of a region or window that is published to peer processes of the host. A peer needs
+/// only this description to access the memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
     /// Memory key by which requests of peer processes name the region or window.
@@ -46,13 +46,13 @@ pub(crate) struct FilePlace {
 /// table has a record (slot) for each region and window. Registration, deregistration and window
 /// binding change the table.
 pub(crate) trait Peers: Send + Sync {
-    /// Makes a memory region or window accessible to peer processes, by writing the record `slot`
-    /// of the table that they read. Peers that found the previous content of the record may still
-    /// be copying from or to its memory.
+    /// Makes a memory region or window accessible to peer processes: writes the record `slot` of
+    /// the table that the peers read. Peers that have read the previous content of the record may
+    /// still be copying from or to the memory of the previous region or window.
     fn publish(&self, slot: u32, region: &Published);
 
     /// Removes the memory region or window in the record `slot` from the published table. Peer
-    /// processes that have found it before may still be copying from or to its memory.
+    /// processes that have read the record before may still be copying from or to the memory.
     fn retract(&self, slot: u32);
 
     /// Returns whether peer processes can access the memory region or window in the record `slot`
@@ -65,7 +65,7 @@ pub(crate) trait Peers: Send + Sync {
     fn wait(&self) -> Result<(), Refusal>;
 
     /// Removes the memory region or window in the record `slot` from the published table, so that
-    /// peer processes stop using it. Does not wait for peers that are still copying from or to its
+    /// peer processes stop using it. Does not wait for peers that are still copying from or to the
     /// memory. If the returned [`Withdrawal`] is pending, the caller must call this function again
     /// later. If the withdrawal is refused, the record stays removed until the caller publishes it
     /// again.

@@ -111,13 +111,14 @@ impl<'a> Piece<'a> {
         unsafe { copy::copy(self.address, to.address, self.length).ok() }
     }
 
-    /// Returns whether the bytes of this memory range may be written. Writes to other ranges fail.
+    /// Returns whether the bytes of this memory range may be written. If not, a write to the range
+    /// fails.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Writes `word` to the first eight bytes of the memory range. Returns `None` if the range is
-    /// shorter, not writable, or unmapped.
+    /// Writes `word` to the first eight bytes of the memory range. Returns `None` if the range has
+    /// fewer than eight bytes, is not writable, or is unmapped.
     pub(crate) fn store(&self, word: u64) -> Option<()> {
         if !self.writable || self.length < size_of::<u64>() {
             return None;

@@ -11,7 +11,8 @@ pub(super) struct RangeAllocator {
 }
 
 impl RangeAllocator {
-    /// Creates an allocator of byte ranges within a segment of `length` bytes, all of them free.
+    /// Creates an allocator of byte ranges for a segment of `length` bytes. All bytes are free at
+    /// first.
     pub(super) fn new(length: usize) -> Self {
         Self {
             free: BTreeMap::from([(0, length)]),

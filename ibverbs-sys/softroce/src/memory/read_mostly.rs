@@ -17,8 +17,8 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::epoch::{Lane, Lanes};
 use crate::sync::Line;
 
-/// A value of the type `T` behind a lock that is cheap for readers and expensive for writers,
-/// because the value is read for every message and rarely changed.
+/// A value of the type `T` behind a reader-writer lock. The lock is cheap for readers and expensive
+/// for writers, because the value is read for every message and rarely changed.
 pub(super) struct ReadMostly<T> {
     /// The value, inside the lock that writers take. Readers take the lock only if they find a
     /// change in progress.
@@ -35,8 +35,8 @@ pub(super) struct ReadGuard<'a, T> {
     _hold: ReaderLock<'a, T>,
 }
 
-/// The lock that a reader holds: a lane (word that marks a read as in progress, and that writers
-/// check), or the read lock.
+/// The lock that a reader holds: the read lock, or a lane. A lane is a word that marks a read as in
+/// progress, and that writers check.
 #[expect(dead_code, reason = "they are held")]
 enum ReaderLock<'a, T> {
     Lane(Lane<'a>),
@@ -49,13 +49,14 @@ pub(super) struct WriteGuard<'a, T> {
     value: RwLockWriteGuard<'a, T>,
 }
 
-/// Time for which a thread that waits for the write lock sleeps after each 1024 checks of the
-/// readers' lanes. The thread sleeps, because a reader may need its processor for a long copy.
+/// Time for which a thread that waits for the write lock sleeps after every 1024 checks of the
+/// readers' lanes (words that mark a read as in progress). The thread sleeps, because a reader may
+/// need its processor for a long copy.
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Number of words in which threads mark a read as in progress: the maximum number of threads that
-/// can read at the same time without waiting for each other. A power of two, so that a word is
-/// selected without a division.
+/// Number of lanes (words in which threads mark a read as in progress). This number of threads can
+/// read at the same time without waiting for each other. A power of two, so that a lane is selected
+/// without a division.
 const LANES: usize = 32;
 
 impl<T> ReadMostly<T> {
@@ -67,11 +68,11 @@ impl<T> ReadMostly<T> {
         }
     }
 
-    /// Locks the value for reading. Writers wait until the returned guard is dropped, so it should
-    /// be held for a short time only. `hint` selects the lane (word that marks a read as in
-    /// progress) that is tried first, so threads should pass different values.
+    /// Locks the value for reading. Writers wait until the returned guard is dropped, so the caller
+    /// should hold the guard for a short time only. `hint` selects the lane (word that marks a read
+    /// as in progress) that is tried first, so threads should pass different values.
     ///
-    /// A thread must not call this function while it holds a guard: if a writer is waiting, the
+    /// A thread must not call this function while it holds a guard. If a writer is waiting, the
     /// thread would deadlock.
     #[inline]
     pub(super) fn read(&self, hint: u32) -> ReadGuard<'_, T> {
@@ -174,8 +175,8 @@ mod tests {
         assert!(readings.iter().all(|reading| **reading == 1));
     }
 
-    /// Checks that threads that read a shared pair of numbers never see a change of only one
-    /// number, and that the pair does not change during a read.
+    /// Checks that threads that read a pair of numbers never see a change of only one number. Also
+    /// checks that the pair does not change during a read.
     #[test]
     fn no_thread_reads_during_a_change() {
         const CHANGES: u64 = 2_000;

@@ -46,8 +46,9 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Converts the address `address` in a request to an offset from the start of the region.
-    /// Returns `None` if the region does not contain all `length` bytes from this offset on.
+    /// Returns the offset of the address `address`, as a request contains it, from the start of the
+    /// region. Returns `None` if the region does not contain all `length` bytes from this offset
+    /// on.
     #[inline]
     pub(super) fn offset(&self, address: u64, length: u64) -> Option<u64> {
         offset(self.start, self.span.length(), address, length)

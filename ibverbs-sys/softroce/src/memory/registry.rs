@@ -21,8 +21,8 @@ use super::{
     View, WindowKind,
 };
 
-/// Registry of all memory regions and windows of a NIC, by which the memory keys in requests are
-/// resolved.
+/// Registry of all memory regions and windows of a NIC. The registry finds the memory for the keys
+/// in requests.
 ///
 /// A copy holds a read lock from the check of its memory key until its last byte is copied.
 /// Registration, deregistration and other changes wait for these locks. So when a deregistration
@@ -38,14 +38,14 @@ pub struct Registry {
 }
 
 /// Read lock on the registry, through which a caller finds the memory of keys. No region or window
-/// changes while the lock exists.
+/// changes while this value exists.
 pub(crate) struct Regions<'a>(ReadGuard<'a, Entries>);
 
 impl Regions<'_> {
-    /// Returns the memory that `segment`, an element of a request's scatter/gather list, refers to.
-    /// The request must belong to a queue pair of the protection domain `domain`. The memory may be
-    /// written only if `write` is set. Returns `None` if the access is not permitted, if the memory
-    /// may be unmapped (on-demand regions), or if there is no memory (null region).
+    /// Returns the memory of `segment`, an element of a request's scatter/gather list. The request
+    /// must belong to a queue pair of the protection domain `domain`. The memory may be written
+    /// only if `write` is set. Returns `None` if the access is not permitted, if the memory may be
+    /// unmapped (on-demand region), or if there is no memory (null region).
     #[inline]
     pub(crate) fn piece(
         &self,
@@ -107,9 +107,9 @@ impl Registry {
     }
 
     /// Updates the description of one memory region or window in the table that peer processes
-    /// read. `slot` is its number in this table and in `entries`. Clears the description if
-    /// `entries` has no object with this number, or if the object is a window that is not bound or
-    /// the null region.
+    /// read. `slot` is the number of the region or window in this table and in `entries`. Clears
+    /// the description if `entries` has no region or window with this number. Also clears the
+    /// description of an unbound window and of the null region.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -120,8 +120,9 @@ impl Registry {
         }
     }
 
-    /// Hides the region or window in the slot `slot` from peer processes, and waits until no peer
-    /// uses it any more. Other threads can use the registry during the wait, which may be long.
+    /// Hides the region or window in the slot `slot` (index in the table) from peer processes, and
+    /// waits until no peer uses it any more. Other threads can use the registry during the wait,
+    /// which may be long.
     ///
     /// # Errors
     /// [`Refusal::Busy`] if a peer does not finish its copy in time. Peers can then find the region
@@ -141,10 +142,9 @@ impl Registry {
         result
     }
 
-    /// Returns the location of a memory region in the in-memory file from which peers can map it,
-    /// and the allocated block of the file that contains the region. `key` is the key of the
-    /// region. Returns `None` if there is no such region, or if its memory was not allocated from
-    /// the file.
+    /// Returns the location of a memory region in the arena (in-memory file that peers can map),
+    /// and the allocated block that contains the region. `key` is the key of the region. Returns
+    /// `None` if there is no such region, or if its memory was not allocated from the arena.
     pub fn place(&self, key: u32) -> Option<(Arc<Block>, ArenaLocation)> {
         let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
@@ -205,8 +205,9 @@ impl Registry {
     }
 
     /// Changes the memory, the protection domain or the access flags of the region with the key
-    /// `key`, as `change` requests. Returns the key of the region, which is new unless
-    /// `change.keeps_key` is set. Fails if windows are bound to the region, for example.
+    /// `key`, as `change` requests. Returns the key of the region: the old key if
+    /// `change.keeps_key` is set, and otherwise a new key. Fails if windows are bound to the
+    /// region, for example.
     pub fn reregister(&self, key: u32, change: RegionChange) -> Result<u32, Refusal> {
         if let Some((span, start)) = &change.translation {
             check_range(*start, span)?;
@@ -233,9 +234,9 @@ impl Registry {
         Ok(key)
     }
 
-    /// Makes peer processes stop using the memory region with the key `key`, after `check` has
-    /// accepted the region, and waits until they have. Returns the table of regions and windows,
-    /// locked for writing, and the region's slot (index in the table).
+    /// Makes peer processes stop using the memory region with the key `key`, and waits until they
+    /// have stopped. First calls `check`, which must accept the region. Returns the table of
+    /// regions and windows, locked for writing, and the region's slot (index in the table).
     fn withdraw_region(
         &self,
         key: u32,
@@ -313,8 +314,8 @@ impl Registry {
     }
 
     /// Unbinds the type 2 windows that are bound through the queue pair with the number
-    /// `queue_pair`, which is destroyed. Otherwise they would be accessible through a later queue
-    /// pair with the same number.
+    /// `queue_pair`. Called when the queue pair is destroyed, because otherwise the windows would
+    /// be accessible through a later queue pair with the same number.
     pub fn release_queue_pair(&self, queue_pair: u32) {
         let mut entries = self.entries.write();
         if entries.windows == 0 {
@@ -339,10 +340,11 @@ impl Registry {
         }
     }
 
-    /// Checks one range of the arguments of `ibv_advise_mr(3)`, and returns where it begins in the
-    /// memory of this process. `address` is the address of the range in requests. Fails unless the
-    /// on-demand region with the key `key` contains all `length` bytes, belongs to `domain` and, if
-    /// `write` is set, permits local writes.
+    /// Checks one address range in the arguments of `ibv_advise_mr(3)`, and returns the address of
+    /// its first byte in the memory of this process. `address` is the address of the range in
+    /// requests. Fails if the on-demand region with the key `key` does not contain all `length`
+    /// bytes, or does not belong to `domain`. If `write` is set, also fails if the region does not
+    /// permit local writes.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -372,10 +374,10 @@ impl Registry {
         Ok(region.span.address().wrapping_add(offset as usize))
     }
 
-    /// Locks the table of regions and windows for reading. `queue_pair` is the number of the
-    /// calling queue pair. Calls with different numbers usually write to different cache lines, so
-    /// they do not slow each other down. The lock should be held for a short time only, because
-    /// threads that change the table wait for it.
+    /// Locks the table of regions and windows for reading. Threads that change the table wait for
+    /// the lock, so the caller should hold it for a short time only. `queue_pair` is the number of
+    /// the calling queue pair. Calls with different numbers usually write to different cache lines,
+    /// so they do not slow each other down.
     #[inline]
     pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
         Regions(self.entries.read(queue_pair))
@@ -390,10 +392,10 @@ impl Registry {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Hides the memory window of the bind request `wanted` from peer processes, so that they stop
-    /// using it before it is bound again. Does nothing for type 2 windows. The request comes from a
-    /// queue pair of the protection domain `domain`. Does not wait: if the returned [`Withdrawal`]
-    /// is pending, the caller must call again later.
+    /// Makes peer processes stop using the memory window of the bind request `wanted`, before the
+    /// window is bound again. Does nothing for type 2 windows. The request comes from a queue pair
+    /// of the protection domain `domain`. Does not wait: if the returned [`Withdrawal`] is pending,
+    /// the caller must call this function again later.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
@@ -405,18 +407,19 @@ impl Registry {
         })
     }
 
-    /// Makes peer processes stop using a type 2 window, which a request of the queue pair
+    /// Makes peer processes stop using a type 2 window that a request of the queue pair
     /// `queue_pair` is about to invalidate. `key` is the key of the window, and `domain` the
     /// protection domain of the queue pair. Does not wait: if the returned [`Withdrawal`] is
-    /// pending, the caller must call again later.
+    /// pending, the caller must call this function again later.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
         self.withdraw_slot(|entries| entries.bound_window(domain, queue_pair, key))
     }
 
     /// Begins or continues to withdraw a memory region or window from peer processes, so that they
-    /// stop using it. `find` returns its slot (number in the table). Returns whether the withdrawal
-    /// is complete, must be continued later, or has failed. After a failure, peers can find the
-    /// region or window again. If `find` returns `None`, the withdrawal is complete.
+    /// stop using it. `find` returns the slot of the region or window (number in the table). The
+    /// result states whether the withdrawal is complete, must be continued later, or has failed.
+    /// After a failure, peers can find the region or window again. If `find` returns `None`, the
+    /// withdrawal is complete.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;
@@ -436,8 +439,8 @@ impl Registry {
     }
 
     /// Publishes the memory window with the key `key` to peer processes again. Called if the window
-    /// was hidden from peers for a request that binds or invalidates it, and that request is then
-    /// not executed.
+    /// was hidden from peers for a bind or invalidate request, and the request is then not
+    /// executed.
     pub(crate) fn restore_window(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -456,8 +459,8 @@ impl Registry {
         self.entries.read(0).table.slot_of(key)
     }
 
-    /// Returns whether the region or window in the slot `slot` of the table is published to peer
-    /// processes.
+    /// Returns whether the region or window with the slot `slot` (index in the table) is published
+    /// to peer processes.
     fn is_published(&self, slot: u32) -> bool {
         let peers = self.peers.get();
         peers.is_some_and(|peers| peers.is_published(slot))
@@ -513,8 +516,8 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Checks that the addresses of a memory region do not wrap around at 2^64. `start` is the address
-/// by which requests name the first byte of `span`, the memory of the region.
+/// Checks that the addresses of a memory region do not wrap around at 2^64. `span` is the memory of
+/// the region, and `start` the address of its first byte in requests.
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

@@ -152,7 +152,7 @@ pub(super) fn page_size() -> usize {
 }
 
 /// Returns the maximum size in bytes of a file that this process creates (`RLIMIT_FSIZE`). A write
-/// beyond this size raises SIGXFSZ, which ends a process without a handler for it.
+/// beyond this size raises SIGXFSZ, which ends a process that has no handler for this signal.
 pub(crate) fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

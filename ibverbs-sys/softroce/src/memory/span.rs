@@ -8,8 +8,8 @@ use super::{ArenaLocation, Block, Piece, copy, is_mapped, kernel};
 use crate::context::Refusal;
 use crate::proto::CopyError;
 
-/// Contiguous range of registered memory: memory of the program, device memory, or no memory
-/// (null region).
+/// Contiguous range of registered memory. The range is memory of the program, device memory, or the
+/// range of the null region, which has no memory.
 #[derive(Clone, Debug)]
 pub struct Span {
     /// Address of the first byte in this process.
@@ -39,8 +39,8 @@ enum Kind {
     Null,
 }
 
-/// Error: the bytes are not inside the span, not mapped, not writable, or not aligned for an atomic
-/// operation.
+/// Error of an access to a span (range of registered memory): the bytes are not inside the span,
+/// not mapped, not writable, or not aligned for an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Inaccessible;
 
@@ -61,9 +61,9 @@ impl Span {
         }
     }
 
-    /// Creates a range of `length` registered bytes at `address`, in the block `block` of memory
-    /// that was allocated from the device's in-memory file. Returns `None` if the bytes are not
-    /// inside the block.
+    /// Creates a span (range of registered memory) of `length` bytes at `address`, inside the block
+    /// `block` of memory that was allocated from the device's in-memory file. Returns `None` if the
+    /// bytes are not inside the block.
     ///
     /// # Safety
     /// The device and peers may access the bytes at any time. The caller must ensure that other
@@ -79,9 +79,9 @@ impl Span {
         })
     }
 
-    /// Creates a range of `length` bytes of the program's memory at `address`, for an on-demand
-    /// region (registered with `IBV_ACCESS_ON_DEMAND`). Bytes may be unmapped at times; an access
-    /// to unmapped bytes fails.
+    /// Creates a span (range of registered memory) of `length` bytes of the program's memory at
+    /// `address`, for an on-demand region (registered with `IBV_ACCESS_ON_DEMAND`). Bytes may be
+    /// unmapped at times; an access to unmapped bytes fails.
     ///
     /// # Safety
     /// The caller must ensure that no references exist in this process to bytes that are written
@@ -107,8 +107,8 @@ impl Span {
         })
     }
 
-    /// Creates the range of the null region (`ibv_alloc_null_mr`), which has no memory: reads
-    /// return zeroes, and writes are discarded.
+    /// Creates the span of the null region (`ibv_alloc_null_mr`), which has no memory: reads return
+    /// zeroes, and writes are discarded.
     pub fn null() -> Self {
         Self {
             address: 0,
@@ -158,13 +158,13 @@ impl Span {
     }
 
     /// Copies `out.len()` bytes from the beginning of this range of registered memory to `out`.
-    /// Fails if the range is shorter, or if not all of these bytes are readable.
+    /// Fails if the range has fewer bytes, or if not all of these bytes are readable.
     pub(crate) fn copy_out(&self, out: &mut [u8]) -> Result<(), Refusal> {
         self.read(0, out).map_err(|_| Refusal::Fault)
     }
 
-    /// Copies `out.len()` bytes of this range of registered memory, from byte `offset` of the range
-    /// on, to `out`.
+    /// Copies `out.len()` bytes of this range of registered memory to `out`. The bytes begin at
+    /// byte `offset` of the range.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
@@ -181,7 +181,7 @@ impl Span {
         }
     }
 
-    /// Copies `data` to this range of registered memory, from byte `offset` of the range on.
+    /// Copies `data` to this range of registered memory, beginning at byte `offset` of the range.
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, data.len())?;
         match self.kind {
@@ -195,8 +195,8 @@ impl Span {
         }
     }
 
-    /// Copies `length` bytes of this span, which begin at `offset`, to the bytes of the span `to`
-    /// that begin at `to_offset`.
+    /// Copies `length` bytes of this span (range of registered memory) to the span `to`. The bytes
+    /// begin at `offset` in this span, and at `to_offset` in the other span.
     #[inline]
     pub(super) fn copy_to(
         &self,
@@ -252,8 +252,9 @@ impl Span {
         }
     }
 
-    /// Fills the memory range `to` with bytes of this span, from its byte `offset` on. Fails if the
-    /// bytes are not inside the span, or if bytes of either range cannot be accessed.
+    /// Copies bytes of this span (range of registered memory) to the memory range `to`, until it is
+    /// full. The bytes begin at byte `offset` of the span. Fails if the bytes are not inside the
+    /// span, or if bytes of either range cannot be accessed.
     #[inline]
     pub(super) fn copy_to_piece(&self, offset: u64, to: &Piece<'_>) -> Result<(), Inaccessible> {
         if let Some(from) = self.piece(offset, to.length(), false) {
@@ -265,8 +266,8 @@ impl Span {
         })
     }
 
-    /// Copies all bytes of the memory range `from` to this range of registered memory, from byte
-    /// `offset` on. Fails if not all bytes are inside this range and accessible.
+    /// Copies all bytes of the memory range `from` to this range of registered memory, beginning at
+    /// byte `offset`. Fails if not all bytes are inside this range and accessible.
     #[inline]
     pub(super) fn copy_from_piece(
         &self,
@@ -301,8 +302,8 @@ impl Span {
         Ok(())
     }
 
-    /// Executes an atomic compare and swap on the eight bytes of the span at `offset`: if they
-    /// equal `compare`, replaces them by `swap`. Returns their previous value.
+    /// Executes an atomic compare and swap on the eight bytes at `offset` of the span: replaces the
+    /// bytes by `swap` if they equal `compare`. Returns the previous value of the bytes.
     pub(super) fn compare_swap(
         &self,
         offset: u64,
@@ -315,8 +316,8 @@ impl Span {
         unsafe { copy::compare_swap(address, compare, swap) }.map_err(|_| Inaccessible)
     }
 
-    /// Executes an atomic fetch and add on the eight bytes of the span at `offset`: adds `add` to
-    /// them. Returns their previous value.
+    /// Executes an atomic fetch and add on the eight bytes at `offset` of the span: adds `add` to
+    /// their value. Returns the previous value.
     pub(super) fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Inaccessible> {
         let address = self.locate_word(offset)?;
         // SAFETY: the word is aligned and inside the span, whose creator guarantees that no
@@ -338,7 +339,7 @@ impl Span {
     }
 
     /// Returns the address of the byte at `offset` in this range of registered memory. Fails if the
-    /// range does not contain `length` bytes from there on.
+    /// range does not contain `length` bytes from this offset on.
     #[inline]
     fn locate(&self, offset: u64, length: usize) -> Result<usize, Inaccessible> {
         let end = offset.checked_add(length as u64).ok_or(Inaccessible)?;
@@ -348,8 +349,8 @@ impl Span {
         Ok(self.address.wrapping_add(offset as usize))
     }
 
-    /// Returns the address of the eight bytes of the span at `offset`, for an atomic operation.
-    /// Fails if they are not inside the span or not aligned, and for the null region. For an
+    /// Returns the address of the eight bytes at `offset` of the span, for an atomic operation.
+    /// Fails if the bytes are not inside the span or not aligned, and for the null region. For an
     /// on-demand region, also fails if the bytes are not mapped and writable.
     fn locate_word(&self, offset: u64) -> Result<usize, Inaccessible> {
         let address = self.locate(offset, size_of::<u64>())?;

@@ -41,18 +41,19 @@ struct Slot<T> {
     content: Option<T>,
 }
 
-/// Minimum number of free slots. If fewer are left, a block of slots is added. With few free slots,
-/// each slot would be reused often, and the keys of its objects would soon repeat.
+/// Minimum number of free slots (entries of the table). If the table has fewer free slots, a block
+/// of slots is added. With few free slots, each slot would be reused often, and the keys of its
+/// objects would soon repeat.
 const MIN_FREE_SLOTS: usize = 64;
 
-/// Number of slots that are added to the table together, as one block. The slots of a block have
-/// their indices in memory keys in random order. With 256 slots per block, the index of a slot
-/// differs from its number only in the low byte.
+/// Number of slots (entries) that are added to the table together, as one block. The slots of a
+/// block have their indices in memory keys in random order. With 256 slots per block, the index of
+/// a slot differs from its number only in the low byte.
 const BLOCK_SIZE: usize = 1 << 8;
 
-/// Flag in the number by which the table selects one of the random orders of its [`Permutation`].
-/// With this flag, the number selects the order of the indices in one block of the table. Without
-/// the flag, it selects the order in which one slot uses its tags (low bytes of keys).
+/// Flag in the number that selects one of the random orders of a [`Permutation`]. With this flag,
+/// the number selects the order of the indices in one block of the table. Without the flag, the
+/// number selects the order in which one slot uses its tags (low bytes of keys).
 const BLOCK_ORDER_BIT: u32 = 1 << 31;
 
 /// Number of different indices that a memory key can contain. Index 0 is never used, because
@@ -72,14 +73,15 @@ impl<T> Table<T> {
         }
     }
 
-    /// Returns the random number that is added to the index of a slot to form the index in a memory
-    /// key. The number makes keys hard to guess. Peer processes need it to find the slot of a key.
+    /// Returns the random number that is added to a slot's index to form the index in a memory key.
+    /// (A slot is an entry of the table.) The number makes keys hard to guess. Peer processes need
+    /// it to find the slot of a key.
     pub(super) fn base(&self) -> u32 {
         self.base
     }
 
-    /// Stores the object `content` in a free slot of the table, and returns the number of the slot.
-    /// Fails if the table is full.
+    /// Stores the object `content` in a free slot of the table, and returns the number of this
+    /// slot. Fails if the table is full.
     pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
         if self.free.len() < MIN_FREE_SLOTS && self.slots.len() + BLOCK_SIZE < INDICES as usize / 2
         {
@@ -90,8 +92,8 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// Adds [`BLOCK_SIZE`] free slots to the table. The memory keys of these slots contain their
-    /// indices in a random order, so that keys are unpredictable.
+    /// Adds [`BLOCK_SIZE`] free slots (entries) to the table of objects. The memory keys of these
+    /// slots contain their indices in a random order, so that keys are unpredictable.
     fn grow(&mut self) {
         let first = self.slots.len() as u32;
         self.differences.resize(self.slots.len() + BLOCK_SIZE, 0);
@@ -109,8 +111,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Removes the object in the slot `number`, and returns it, or `None` if the slot is empty. The
-    /// key of the object becomes invalid.
+    /// Removes the object in the slot `number` (entry of the table), and returns the object.
+    /// Returns `None` if the slot is empty. The key of the object becomes invalid.
     pub(super) fn remove(&mut self, number: u32) -> Option<T> {
         let content = self.slots.get_mut(number as usize)?.content.take()?;
         self.renew(number);
@@ -118,8 +120,9 @@ impl<T> Table<T> {
         Some(content)
     }
 
-    /// Assigns the next tag (low byte of the key) to the slot `number`, and returns the new key of
-    /// the slot. A tag repeats only after all other tags of the slot were used.
+    /// Assigns the next tag (low byte of the key) to the slot `number` (entry of the table), and
+    /// returns the new key of the slot. A tag repeats only after all other tags of the slot were
+    /// used.
     pub(super) fn renew(&mut self, number: u32) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             let before = slot.tag;
@@ -133,8 +136,9 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// Returns the present memory key of the slot with the number `number`. The key consists of an
-    /// index, and of a tag in the low byte, which changes with every use of the slot.
+    /// Returns the present memory key of the slot (entry of the table) with the number `number`.
+    /// The key consists of an index and, in the low byte, a tag that changes with every use of the
+    /// slot.
     pub(super) fn key(&self, number: u32) -> u32 {
         let slot = self.slots.get(number as usize);
         let (tag, difference) = slot.map_or((0, 0), |slot| (slot.tag, slot.difference));
@@ -152,9 +156,9 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// Returns the number of the slot to which the memory key `key` belongs, or `None` if the slot
-    /// is empty. The tag (low byte) of the key is not checked, so the key may be an earlier key of
-    /// the slot.
+    /// Returns the number of the slot (entry of the table) to which the memory key `key` belongs,
+    /// or `None` if the slot is empty. The tag (low byte) of the key is not checked, so the key may
+    /// be an earlier key of the slot.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> Option<u32> {
         let index = (key >> 8).checked_sub(self.base)?;
@@ -163,8 +167,8 @@ impl<T> Table<T> {
         slot.content.is_some().then_some(number)
     }
 
-    /// Returns the object that has the memory key `key`, and the number of its slot in the table.
-    /// Returns `None` if no object has this key at present.
+    /// Returns the object that has the memory key `key`, and the number of its slot (entry of the
+    /// table). Returns `None` if no object has this key at present.
     #[inline]
     pub(super) fn find(&self, key: u32) -> Option<(u32, &T)> {
         let number = self.slot_of(key)?;

@@ -39,9 +39,9 @@ impl<'a> View<'a> {
         self.queue_pair
     }
 
-    /// Returns the `length` bytes of memory at `address`, which a request of this queue pair
-    /// accesses by the local key `key`. Returns `None` unless the key permits the access to all of
-    /// these bytes. If `write` is set, the request writes to the memory.
+    /// Returns the `length` bytes of memory at `address` that a request of this queue pair accesses
+    /// by the local key `key`. If `write` is set, the request writes to the memory. Returns `None`
+    /// if the key does not permit the access to all of these bytes.
     #[inline]
     pub(super) fn local<'e>(
         &self,
@@ -56,7 +56,7 @@ impl<'a> View<'a> {
     }
 
     /// Returns the `length` bytes at `remote` that a peer accesses through this queue pair. Returns
-    /// `None` unless the remote key grants the rights `access` to all of these bytes.
+    /// `None` if the remote key does not grant the rights `access` to all of these bytes.
     #[inline]
     pub(super) fn remote<'e>(
         &self,
@@ -84,10 +84,10 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Calls `visit` for each contiguous part of a message's memory, in order. The parts are in the
-    /// segments `list`, and cover `length` bytes of the message from byte `offset` on. `visit` gets
-    /// the memory of the part, and the range of the part within these `length` bytes. If `write` is
-    /// set, the segments must permit local writes.
+    /// Calls `visit` for each contiguous memory range of a part of a message, in order. The part
+    /// has `length` bytes, and begins at byte `offset` of the message. `list` contains the segments
+    /// of the message. `visit` gets the memory range, and the positions of its bytes within the
+    /// part. If `write` is set, the segments must permit local writes.
     #[inline]
     fn for_each_part(
         &self,
@@ -124,8 +124,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of a message in the segments `list`, from byte `offset` on, to the
-    /// memory ranges `to`.
+    /// Copies `length` bytes of a message of this queue pair to the memory ranges `to`. The bytes
+    /// begin at byte `offset` of the message. `list` contains the segments of the message.
     pub(crate) fn copy_out(
         &self,
         list: &[Segment],
@@ -143,8 +143,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of the memory ranges `from` into a message of this queue pair, from
-    /// byte `offset` of the message on. `list` contains the segments of the message.
+    /// Copies `length` bytes of the memory ranges `from` to a message of this queue pair, beginning
+    /// at byte `offset` of the message. `list` contains the segments of the message.
     pub(crate) fn copy_in(
         &self,
         list: &[Segment],
@@ -409,9 +409,9 @@ impl Memory for View<'_> {
 }
 
 /// Splits a part of a message at the boundaries of the message's segments in `list`. The part has
-/// `length` bytes, from byte `offset` of the message on. Returns for each piece its segment, its
-/// offset in the segment, and its number of bytes. Skips empty segments, so their keys are not
-/// checked.
+/// `length` bytes, and begins at byte `offset` of the message. Returns the segment of each piece,
+/// the offset of the piece in the segment, and its number of bytes. Skips empty segments, so their
+/// keys are not checked.
 pub(super) fn pieces(
     list: &[Segment],
     offset: u32,

@@ -14,8 +14,7 @@ pub enum WindowKind {
     Type2,
 }
 
-/// A memory window that exists, whether or not it is bound. The window grants access only while it
-/// is bound to a region.
+/// A memory window, bound or unbound. The window grants access only while it is bound to a region.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) kind: WindowKind,

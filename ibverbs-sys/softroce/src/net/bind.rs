@@ -12,13 +12,13 @@ use super::socket::{BoundAddress, HostAddress, Interface};
 use crate::address;
 use crate::config::Config;
 
-/// Maximum number of addresses in 127/8 that a process tries, one after the other, until it finds
-/// one whose UDP port is free. Few attempts are needed: the first address is derived from the
-/// process ID, so other processes rarely use it.
+/// Maximum number of addresses in 127/8 that a process tries in order to find an address whose UDP
+/// port is free. Few attempts are needed: the first address is derived from the process ID, so
+/// other processes rarely use it.
 const ATTEMPTS: u32 = 64;
 
-/// Result of [`bind()`]: the addresses that the process has bound, all with the same UDP port. No
-/// other process can bind an address and port that is bound here.
+/// Addresses that the process has bound, all with the same UDP port: the result of [`bind()`]. No
+/// other process can bind these addresses with this port.
 pub(super) struct Bound {
     pub(super) all: Vec<LocalAddress>,
     /// Slot of the process: the index of the UDP port in the device's port range.
@@ -28,8 +28,8 @@ pub(super) struct Bound {
     pub(super) group_port: u16,
 }
 
-/// Binds one UDP port on all addresses of the process: on the addresses that the configuration
-/// names, or else on a loopback address and the addresses of the host.
+/// Binds one UDP port on all addresses of the process. These are the addresses that the
+/// configuration names, or else a loopback address and the addresses of the host.
 pub(super) fn bind(config: &Config) -> io::Result<Bound> {
     if config.addresses.is_empty() {
         for name in config.interfaces.iter().flatten() {
@@ -111,9 +111,11 @@ pub(super) fn used_addresses(config: &Config, list: &[HostAddress]) -> Vec<HostA
 }
 
 /// Binds a loopback address of this process and the addresses `hosts`, all with one UDP port: the
-/// first port of the device's range that is free on all of them. If no port is free on all, uses
-/// the port that is free on most of them, and reports the other addresses on standard error; these
-/// get no GID. `list` has all addresses of the host.
+/// first port of the device's range that is free on all of them. `list` has all addresses of the
+/// host.
+///
+/// If no port is free on all addresses, uses the port that is free on most of them. The other
+/// addresses get no GID, and are reported on standard error.
 fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io::Result<Bound> {
     let mut last = io::Error::from(ErrorKind::AddrInUse);
     let mut best: Option<Bound> = None;
@@ -201,9 +203,9 @@ impl Bound {
     }
 }
 
-/// Warns the user, on standard error, that this process uses the UDP port `port` instead of the
-/// device's first port, because another program uses the first port. `blocked` is the address and
-/// port of that program; an unspecified address stands for all addresses.
+/// Warns the user, on standard error, that another program uses the device's first UDP port, so
+/// that this process uses the port `port` instead. `blocked` is the address and port of that
+/// program; an unspecified address stands for all addresses.
 fn report_blocked(blocked: SocketAddr, port: u16) {
     let holder = port_holder::describe(blocked);
     let of_address = match blocked.ip() {
@@ -227,9 +229,9 @@ pub(super) fn report_taken(ip: IpAddr, port: u16) {
     ));
 }
 
-/// Returns an error text for an address whose ports are all in use. The text names the number of
-/// processes that can use the device at a time. `base` is the first port of the device's port
-/// range.
+/// Returns the text of an error: all UDP ports of the device are in use for an address. The text
+/// names the number of processes that can use the device at a time. `base` is the first port of the
+/// device's port range.
 fn all_in_use(base: u16) -> String {
     let ports: Vec<u16> = slots(base).map(|(_, port)| port).collect();
     let count = ports.len();
@@ -272,7 +274,7 @@ pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddres
 }
 
 /// Binds `address`, and finds its network interface in `list`, the kernel's list of addresses. The
-/// address need not be in the list: most addresses in 127/8, for example, are not.
+/// address need not be in the list: for example, most addresses in 127/8 are not in the list.
 fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<LocalAddress> {
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
     let interface = Interface::find(list, address.ip());

@@ -42,8 +42,8 @@ pub(super) enum Held {
     Batch(Box<Batch>),
 }
 
-/// Packets that injected faults hold back, until a time or until a number of other packets have
-/// been sent. Causes the faults `latency` and `reorder` of
+/// Packets that injected faults hold back. A packet is sent at a given time, or after a given
+/// number of other packets. Causes the faults `latency` and `reorder` of
 /// [`NetworkFaults`](crate::fault::NetworkFaults).
 #[derive(Debug)]
 pub(super) struct Delay {
@@ -81,9 +81,9 @@ impl HeldPackets {
         Ok(())
     }
 
-    /// Removes and returns the packets with the key `key`, which consists of the time at which the
-    /// packets must be sent and a number in the order of their addition. Returns `None` if no
-    /// packets have this key. Does not decrease `overtaken`: the caller must do this.
+    /// Removes and returns the packets with the key `key`, or returns `None` if no packets have
+    /// this key. The key consists of the time at which the packets must be sent and a number in the
+    /// order of their addition. Does not decrease `overtaken`: the caller must do this.
     fn remove(&mut self, key: (Time, u64)) -> Option<Held> {
         let held = self.due.remove(&key)?;
         self.packets -= held.packets();
@@ -121,8 +121,8 @@ impl Delay {
 
     /// Holds a packet back, as an injected fault, so that later packets overtake it. Without a
     /// configured `latency`, the packet is sent after `overtaken` other packets, but at most
-    /// [`MAX_WAIT`] later. With a latency, it is sent [`MAX_WAIT`] after the latency. Returns
-    /// `false`, and drops the packet, if too many packets are held back.
+    /// [`MAX_WAIT`] later. With a latency, the packet is sent [`MAX_WAIT`] after the latency has
+    /// passed. Returns `false`, and drops the packet, if too many packets are held back.
     pub(super) fn hold(&self, packet: Packet, overtaken: u8, now: Time, latency: Duration) -> bool {
         // With a latency, packets are reordered by their due times, so packets that overtake are
         // not counted.
@@ -133,8 +133,8 @@ impl Delay {
     }
 
     /// Holds all packets of an outbox back for the time `latency`, as an injected fault. If more
-    /// than [`MAX_HELD_PACKETS`] packets would then be held back, holds none back, and returns the
-    /// packets as the error. The caller must then drop them.
+    /// than [`MAX_HELD_PACKETS`] packets would then be held back, holds no packet back, and returns
+    /// the packets as the error. The caller must then drop these packets.
     pub(super) fn hold_batch(
         &self,
         batch: Box<Batch>,
@@ -148,9 +148,9 @@ impl Delay {
         }
     }
 
-    /// Records that a packet was sent. Injected faults hold packets back until a given number of
-    /// other packets was sent. Returns the held packets for which this number is now reached. The
-    /// caller must send these packets next.
+    /// Records that a packet was sent, and returns the held packets that must be sent next.
+    /// Injected faults hold a packet back until a given number of other packets was sent. The
+    /// returned packets are those for which this number is now reached.
     pub(super) fn pass(&self) -> Vec<Packet> {
         let mut held = self.held.lock();
         if held.overtaken == 0 {
@@ -178,8 +178,8 @@ impl Delay {
     }
 
     /// Removes the packets that must be sent by the time `now`, and passes them to `send` in the
-    /// order of their times. A lock ensures that only one thread at a time does so, because two
-    /// threads could change the order.
+    /// order of their times. A lock ensures that only one thread at a time sends these packets,
+    /// because two threads could change the order.
     pub(super) fn send_due(&self, now: Time, send: impl FnOnce(Vec<Held>)) {
         let _sending = self.sending.lock();
         let due = self.take_due(now);

@@ -13,8 +13,9 @@ use super::socket::{HostAddress, InterfaceMonitor};
 use crate::address;
 
 impl Network {
-    /// Opens the socket of the GID with the index `gid`, if it is not open, so that the device
-    /// receives packets that are sent to the GID. Called when a queue pair begins to use the GID.
+    /// Opens the socket of the GID with the index `gid`, if it is not open. The device then
+    /// receives the packets that are sent to the GID. Called when a queue pair begins to use the
+    /// GID.
     pub(crate) fn activate(&self, gid: u8) {
         // If the socket cannot be opened, packets of the GID are discarded and counted.
         if self.open_socket(gid).is_ok_and(|opened| opened) {
@@ -120,8 +121,7 @@ impl Network {
     }
 
     /// Opens the UDP socket that sends and receives the packets of the GID with the index `gid`.
-    /// Returns `false` if there is nothing to open: the socket is open already, or there is no such
-    /// GID.
+    /// Returns `false`, and opens nothing, if the socket is already open or no GID has this index.
     pub(super) fn open_socket(&self, gid: u8) -> io::Result<bool> {
         let buffer = self.config.receive_buffer;
         // Held until the table contains the socket, so that a new connection adds its peer to the
@@ -139,7 +139,7 @@ impl Network {
         Ok(true)
     }
 
-    /// Opens the sockets of the addresses that the host has again, and for which queue pairs wait.
+    /// Opens the sockets for which queue pairs wait and whose addresses the host has again.
     fn open_awaited(&self) {
         let mut has_opened = false;
         for (gid, local_address) in self.table.local_addresses() {

@@ -2,8 +2,8 @@
 //! The GID table of the port, and the address behind each GID.
 //!
 //! Queue pairs, packets and peers name a GID by its index. So an entry keeps its index and its GID
-//! as long as the process lives: the entry of an address that the host loses is only marked as
-//! absent, and becomes present again with the address. Threads read the table without a lock.
+//! as long as the process lives. If the host loses an address, the entry is only marked as absent,
+//! and becomes present again with the address. Threads read the table without a lock.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -19,8 +19,9 @@ use super::socket::{BoundAddress, Interface, Socket};
 use crate::address;
 use crate::proto::Mtu;
 
-/// Number of entries of the GID table, most of them empty. Enough for the addresses of a usual
-/// host. If the host has more addresses, the others get no GID, so the device does not use them.
+/// Number of entries of the GID table, most of them empty. The number is sufficient for the
+/// addresses of a usual host. If the host has more addresses, the remaining addresses get no GID,
+/// so the device does not use them.
 pub(crate) const GIDS: usize = 128;
 
 /// The GID table of the port: the GIDs by their indices. Each entry also has the local IP address
@@ -43,7 +44,8 @@ pub(super) struct Entry {
 }
 
 /// An IP address and UDP port of this process, with a socket. The sockets of some addresses are
-/// opened when the network is opened, and others when the first queue pair uses the address.
+/// opened together with the network. The sockets of all others are opened when the first queue pair
+/// uses the address.
 #[derive(Debug)]
 pub(super) struct LocalAddress {
     pub(super) local: SocketAddr,
@@ -72,21 +74,22 @@ impl LocalAddress {
         }
     }
 
-    /// Returns the UDP socket of this address. Returns `None` if the socket is not open, because no
-    /// queue pair has used the address yet, or because the socket could not be opened.
+    /// Returns the UDP socket of this address. Returns `None` if the socket is not open. The socket
+    /// is not open if no queue pair has used the address yet, or if opening the socket has failed.
     pub(super) fn socket(&self) -> Option<&Socket> {
         Some(&self.endpoint()?.socket)
     }
 
     /// Returns the UDP socket of this address together with the GIDs at which its packets arrive.
-    /// Returns `None` if the socket is not open, because no queue pair has used the address yet, or
-    /// because the socket could not be opened.
+    /// Returns `None` if the socket is not open. The socket is not open if no queue pair has used
+    /// the address yet, or if opening the socket has failed.
     pub(super) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
         self.endpoint.get()
     }
 
-    /// Returns the index of the network interface that has this IP address, or that had the address
-    /// until the host lost it. Returns 0 if no interface has had the address.
+    /// Returns the index of the network interface that has this IP address. If the host has lost
+    /// the address, returns the index of the interface that had it. Returns 0 if no interface has
+    /// had the address.
     pub(super) fn interface(&self) -> u32 {
         self.interface
             .lock()
@@ -94,8 +97,9 @@ impl LocalAddress {
             .map_or(0, |found| found.index)
     }
 
-    /// Returns the name of the network interface that has this IP address, or that had the address
-    /// until the host lost it. Returns `None` if no interface has had the address.
+    /// Returns the name of the network interface that has this IP address. If the host has lost the
+    /// address, returns the name of the interface that had it. Returns `None` if no interface has
+    /// had the address.
     pub(super) fn interface_name(&self) -> Option<String> {
         let interface = self.interface.lock();
         interface.as_ref().map(|found| found.name.clone())
@@ -205,10 +209,10 @@ impl Table {
         true
     }
 
-    /// Opens the UDP socket for the packets of the GID with the index `index`. `receive_buffer` is
-    /// the requested size of the receive buffer in bytes. `prepare` sets the options of the new
-    /// socket. Returns the local address of the socket, or `None` if the socket is open already or
-    /// there is no such GID.
+    /// Opens the UDP socket for the packets of the GID with the index `index`, and returns the
+    /// local address of the socket. `receive_buffer` is the requested size of the receive buffer in
+    /// bytes. `prepare` sets the options of the new socket. Returns `None` if the socket is already
+    /// open or no GID has this index.
     pub(super) fn open(
         &self,
         index: usize,

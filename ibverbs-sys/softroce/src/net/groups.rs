@@ -69,9 +69,9 @@ impl Network {
         self.publish(&groups);
     }
 
-    /// Opens the sockets of the multicast group `group` on all network interfaces for which
-    /// `joined` has none, and closes those of interfaces that the host no longer has. Fails if the
-    /// group then has no socket.
+    /// Opens the missing sockets of the multicast group `group`, one for each network interface,
+    /// and adds them to `joined`. Closes the sockets for interfaces that the host no longer has.
+    /// Fails if the group then has no socket.
     fn join_on_interfaces(&self, group: Ipv6Addr, joined: &mut JoinedGroup) -> io::Result<()> {
         let message = format!("{group} is no multicast group that the port's GIDs reach");
         let mut failure = io::Error::new(io::ErrorKind::InvalidInput, message);
@@ -102,9 +102,9 @@ impl Network {
         }
     }
 
-    /// Returns the socket addresses at which packets to the multicast group `group` arrive, at most
-    /// one for each network interface and IP version. Each comes with an address of this process on
-    /// the interface, and the index of the first GID of that address.
+    /// Returns the socket addresses at which packets to the multicast group `group` arrive. There
+    /// is at most one for each network interface and IP version. Each tuple also has an address of
+    /// this process on the interface, and the index of the first GID of that address.
     fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, u8, &Arc<LocalAddress>)> {
         let port = self.group_port;
         let of = |local_address: &Arc<LocalAddress>| match local_address.local {

@@ -1,14 +1,16 @@
 #![forbid(unsafe_code)]
 //! Knowledge of other hosts: the UDP ports of their devices.
 //!
-//! Several processes of a host may use one address. Each has a UDP port of its own, whose
-//! [slot](crate::address) its queue pair numbers contain. Network cards and kernel drivers always
-//! use the base port, and their numbers may have any value. So the port for a number with the slot
-//! 0 is the base port in both cases, and other numbers require knowledge of the host: packets of
-//! this crate come from the ports of slots, others do not. A host may send both kinds, if the
-//! kernel's driver is loaded there: its first 65,536 numbers have the slot 0, so the ports of slots
-//! are right for the others. Packets to a host of which nothing is known are sent to both ports in
-//! turn; a connection repeats packets that arrive nowhere.
+//! Several processes of a host may use one address. Each process has a UDP port of its own, and the
+//! queue pair numbers of the process contain the [slot](crate::address) of the port. Network cards
+//! and kernel drivers always use the base port, and their queue pair numbers may have any value.
+//!
+//! So packets to a number with the slot 0 go to the base port in both cases. For any other number,
+//! the port depends on the host: packets of this crate come from the ports of slots, and other
+//! packets do not. A host may send both kinds, if the kernel's driver is loaded there. The first
+//! 65,536 numbers of that driver have the slot 0, so the ports of slots are right for this host,
+//! too. Packets to an unknown host are sent to both ports in turn; a connection repeats packets
+//! that do not arrive.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,12 +22,12 @@ use parking_lot::RwLock;
 use crate::address::{self, Ports};
 use crate::proto::Time;
 
-/// UDP ports that the devices of other hosts use. Packets to a host must be sent to its ports,
-/// which are learned from the source ports of the packets that it sends.
+/// UDP ports that the devices of other hosts use. Packets to a host must be sent to these ports.
+/// The ports are learned from the source ports of the packets that the host sends.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    /// Hosts that have sent a packet. The value is `true` if a packet came from the port of a slot
-    /// (the port of a softroce device).
+    /// Hosts that have sent a packet. The value is `true` if at least one packet came from the port
+    /// of a slot (the port of a softroce device).
     known: RwLock<HashMap<IpAddr, bool>>,
     /// Number of changes of `known`. A cache of routes is outdated if this number has changed since
     /// the cache was filled.
@@ -33,19 +35,20 @@ pub(super) struct Hosts {
 }
 
 /// Time for which packets to an unknown host are sent to one of its two possible ports, before they
-/// are sent to the other. softroce devices use the ports of a range, and other RDMA devices only
-/// its first port. A connection repeats the packets that went to the wrong port.
+/// are sent to the other port. Devices of softroce use all ports of a range, and other RDMA devices
+/// use only the first port of this range. A connection repeats the packets that went to the wrong
+/// port.
 const PORT_TRIAL_TIME: Duration = Duration::from_millis(32);
 
 /// Maximum number of hosts whose UDP ports are remembered, which bounds the memory. If more hosts
-/// send packets, all are forgotten, and are learned again from later packets.
+/// send packets, the ports of all hosts are forgotten, and are learned again from later packets.
 const MAX_HOSTS: usize = 1 << 16;
 
 impl Hosts {
-    /// Returns which UDP ports the RDMA devices of the host with the address `host` use, and
-    /// whether this is certain. For a host that has sent no packet, the answer is a guess, which
-    /// changes with the time `now`: so packets are sent to both possible ports in turn. For a
-    /// loopback address the answer is always certain.
+    /// Returns the UDP ports that the RDMA devices of the host `host` use, and `true` if the ports
+    /// are certain. For a host that has sent no packet, the ports are a guess. The guess changes
+    /// with the time `now`, so that packets are sent to both possible ports in turn. The ports of a
+    /// loopback address are always certain.
     pub(super) fn ports(&self, host: IpAddr, now: impl FnOnce() -> Time) -> (Ports, bool) {
         if host.is_loopback() {
             return (Ports::Slots, true);
@@ -82,8 +85,8 @@ impl Hosts {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns a number that changes whenever the UDP ports of a host become known, so that a
-    /// cached result of [`ports`](Self::ports) can be validated.
+    /// Returns a number that changes whenever the UDP ports of a host become known. A cached result
+    /// of [`ports`](Self::ports) is outdated if the number has changed.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }

@@ -19,10 +19,10 @@ use crate::wire::{IcrcDifferences, Packet, Run, icrc};
 /// a time.
 pub(crate) struct Inbox {
     ring: Ring,
-    /// Cached list of the network's sockets. The number is the network's count of changes to its
-    /// list when the list was copied, by which an outdated copy is detected.
+    /// Cached copy of the network's list of sockets, with the number of changes to the network's
+    /// list at the time of the copy. If the network has counted more changes, the copy is outdated.
     endpoints: Option<(u64, Arc<Endpoints>)>,
-    /// For each socket of the list, the number of consecutive attempts that found no packet.
+    /// For each socket of the list, the number of consecutive checks that found no packet.
     empty: Vec<u32>,
     origins: HeaderCache,
     identifications: IcrcDifferences,
@@ -41,8 +41,8 @@ impl Inbox {
 }
 
 /// Cache of the last two different IP and UDP headers of received datagrams, with the results of
-/// their check. If the next datagram has the same headers, they need no new check, and their part
-/// of the checksum (ICRC) is not computed again.
+/// their check. If the next datagram has the same headers, the headers are not checked again, and
+/// their part of the checksum (ICRC) is not computed again.
 #[derive(Default)]
 struct HeaderCache {
     known: [Option<(HeaderKey, CheckedHeaders)>; 2],
@@ -50,8 +50,8 @@ struct HeaderCache {
     newest: usize,
 }
 
-/// Key of an entry of the [`HeaderCache`]: the properties of a datagram that determine its IP and
-/// UDP headers.
+/// Key of an entry of the [`HeaderCache`]: all properties of a datagram that determine the IP and
+/// UDP headers of the datagram.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct HeaderKey {
     from: SocketAddr,
@@ -117,8 +117,10 @@ impl<'a> Iterator for ReceivedRuns<'a> {
 impl<'a> ReceivedRuns<'a> {
     /// Checks the packet in the next datagram, whose bytes are `payload`. Returns the packet's
     /// sender and GID ([`Arrival`]), and a run: this packet, and following packets of equal size
-    /// that can be handled together with it. If the packet must be dropped, returns the counter for
-    /// the reason as the error, or `None` if the drop is not counted.
+    /// that can be handled together with it.
+    ///
+    /// If the packet must be dropped, returns as the error the counter for the reason, or `None` if
+    /// the drop is not counted.
     fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Run<'a>), Option<Counter>> {
         let (network, endpoint) = (self.network, self.endpoint);
         if !network.faults.link_is_up() {
@@ -243,9 +245,9 @@ impl<'a> ReceivedRuns<'a> {
     }
 }
 
-/// Number of times in a row that a polling thread must find a socket empty before the socket is
-/// checked less often. A lower number would delay packets to sockets that are used occasionally; a
-/// higher one would cost more time for unused sockets.
+/// Number of consecutive checks that must find a socket empty before a polling thread checks the
+/// socket less often. A lower number would delay packets to sockets that are used occasionally. A
+/// higher number would cost more time for unused sockets.
 const EMPTY_CHECKS: u32 = 64;
 
 /// A socket that was empty for a long time is checked only by each 16th poll. Polls thus spend
@@ -257,9 +259,9 @@ impl Network {
     /// `deliver` for each received message, which may contain several datagrams. Returns the number
     /// of received datagrams, valid or not.
     ///
-    /// If `is_thorough` is not set, checks a socket that has been empty for some time only in one
-    /// of [`SKIP_INTERVAL`] calls, so that a polling thread spends little time on unused addresses.
-    /// A single socket is always checked.
+    /// If `is_thorough` is not set, a socket that has been empty for some time is checked only in
+    /// one of [`SKIP_INTERVAL`] calls. A polling thread thus spends little time on unused
+    /// addresses. A single socket is always checked.
     pub(crate) fn receive(
         &self,
         inbox: &mut Inbox,
@@ -338,9 +340,10 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     route.headers(len.saturating_sub(4))
 }
 
-/// Returns whether the IPv4 identification of a received packet is unknown: the checksum (ICRC)
-/// covers it, but a UDP socket does not report it. `headers` are the headers of the packet. Returns
-/// `false` for IPv6, which has no identification, and for senders in 127/8, which always use 0.
+/// Returns whether the IPv4 identification of a received packet is unknown. The checksum (ICRC)
+/// covers this header field, but a UDP socket does not report its value. `headers` are the headers
+/// of the packet. Returns `false` for IPv6, which has no identification, and for senders in 127/8,
+/// which always use 0.
 fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
     matches!(headers, Headers::V4 { .. }) && !from.ip().is_loopback()
 }

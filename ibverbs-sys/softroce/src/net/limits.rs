@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use super::socket::Interface;
 use crate::proto::Mtu;
 
-/// Maximum length in bytes of the headers and the ICRC of a packet with payload, which an RDMA
-/// write with immediate data over IPv6 and XRC has: IPv6, UDP, BTH, XRCETH, RETH, immediate data,
+/// Maximum length in bytes of the headers and the ICRC of a packet with payload. An RDMA write with
+/// immediate data over IPv6 and XRC has this length: IPv6, UDP, BTH, XRCETH, RETH, immediate data,
 /// ICRC.
 pub(super) const MAX_HEADERS: usize = 40 + 8 + 12 + 4 + 16 + 4 + 4;
 

@@ -2,7 +2,7 @@
 //! in both directions.
 //!
 //! ```text
-//!     poll_transmit ──> Outbox ── ICRC, accidents, capture ──> bursts ── sendmmsg ──┐
+//!     poll_transmit ──> Outbox ── ICRC, faults, capture ─────> bursts ── sendmmsg ──┐
 //!                                                                                   │ UDP
 //!     QueuePair::receive <── Arrival, Packet <── capture, ICRC check <── recvmmsg <──┘
 //! ```
@@ -13,7 +13,7 @@
 //! between such GIDs use the same socket, with a complete IPv6 and UDP header [in front of the
 //! BTH](tunnel), so the receiver has an IPv6 GRH. The other GIDs are the addresses of the host's
 //! interfaces, by which the process reaches other hosts. With `SOFTROCE_ADDRESS`, a process has
-//! only the given ones.
+//! only the given addresses.
 //!
 //! The process binds all its addresses to one UDP port when the device is opened, because the port
 //! is part of its queue pair numbers. A socket for packets is [opened](Network::activate) when the
@@ -53,8 +53,8 @@ pub(crate) use outbox::{Outbox, SharedVolume};
 pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;
 
-/// Alignment in bytes of packet payloads in buffers. The copy of an unaligned payload can take
-/// twice the time.
+/// Alignment in bytes of packet payloads in buffers. Copying an unaligned payload can take twice
+/// the time.
 const ALIGN: usize = 16;
 
 /// Offset at which a packet begins in a buffer, relative to a multiple of [`ALIGN`] bytes. The 12

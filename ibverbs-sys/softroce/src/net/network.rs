@@ -38,8 +38,9 @@ use crate::wire::ip::Headers;
 /// until measurements of round trips show that the network path holds so many bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Maximum number of unused packet buffers that are kept for reuse by outboxes. More buffers than
-/// threads are needed only if injected faults delay packets, which then keep their buffers.
+/// Maximum number of unused packet buffers that are kept for reuse by outboxes. Usually each thread
+/// needs at most one buffer. Packets that injected faults delay keep their buffers, so more buffers
+/// are needed then.
 const MAX_POOLED_BUFFERS: usize = 64;
 
 /// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet (IPv6 packet in a
@@ -54,13 +55,13 @@ pub(crate) struct Network {
     /// Source of the kernel's reports about changes of the host's addresses; `None` if the device
     /// ignores such changes.
     pub(super) changes: Option<InterfaceMonitor>,
-    /// Set if packets are received at all addresses, and not only at those that queue pairs have
-    /// used.
+    /// Set if packets are received at all addresses of the host. If not, packets are received only
+    /// at the addresses that queue pairs have used.
     pub(super) receives_everywhere: AtomicBool,
     /// Set if the list of the host's addresses could not be read after the last report of a change.
     pub(super) must_list: AtomicBool,
-    /// Addresses of the host for which the program's user was told that they get no GID, because
-    /// their port is in use.
+    /// Addresses of the host that get no GID because their port is in use, and that were already
+    /// reported to the user.
     pub(super) reported: Mutex<HashSet<IpAddr>>,
     pub(super) config: Config,
     pub(super) base: u16,
@@ -73,8 +74,8 @@ pub(crate) struct Network {
     peer_buffer: usize,
     pub(super) segmentation: Segmentation,
     pub(super) endpoints: RwLock<Arc<Endpoints>>,
-    /// Number of times that `endpoints` has changed, by which receivers find that their copy is
-    /// outdated.
+    /// Number of times that `endpoints` has changed. Receivers compare the number to find out that
+    /// their copy is outdated.
     pub(super) endpoints_changes: AtomicU64,
     pub(super) groups: Mutex<JoinedGroups>,
     #[expect(
@@ -221,15 +222,15 @@ impl Network {
     }
 
     /// Returns the index of the network interface that has the address of the GID at index `gid` of
-    /// the table, or that had the address until the host lost it. Returns 0 if there is no such
-    /// interface.
+    /// the table. If the host has lost the address, returns the index of the interface that had it.
+    /// Returns 0 if there is no such interface.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.local_address(gid).map_or(0, LocalAddress::interface)
     }
 
     /// Returns the name of the network interface that has the address of the GID at index `gid` of
-    /// the table, or that had the address until the host lost it. Returns `None` if there is no
-    /// such interface.
+    /// the table. If the host has lost the address, returns the name of the interface that had it.
+    /// Returns `None` if there is no such interface.
     pub(crate) fn interface_name(&self, gid: usize) -> Option<String> {
         self.local_address(gid)?.interface_name()
     }
@@ -255,11 +256,11 @@ impl Network {
         }
     }
 
-    /// Returns how many packets a queue pair may have in flight: the start of the range is the
-    /// limit at first, and the end the highest limit. `gid` is the index of the queue pair's GID,
-    /// and `mtu` the path MTU.
+    /// Returns the limits on the number of packets that a queue pair may have in flight. The start
+    /// of the range is the initial limit, and the end is the highest limit. `gid` is the index of
+    /// the queue pair's GID, and `mtu` the path MTU.
     ///
-    /// The first limit is about half of the packets that fit into the socket buffer of an
+    /// The initial limit is about half of the packets that fit into the socket buffer of an
     /// unprivileged peer. The other half is left for other queue pairs, and for memory that the
     /// kernel does not free immediately. On a path to another host, the queue pair raises its limit
     /// if measured round trips show that the path can hold more packets.
@@ -358,15 +359,15 @@ impl Network {
     }
 
     /// Returns the socket address to which packets on `path` to the queue pair with the number
-    /// `queue_pair` are sent, or `None` if packets cannot be sent on the path.
+    /// `queue_pair` are sent. Returns `None` if packets cannot be sent on the path.
     pub(crate) fn address(&self, path: &Path, queue_pair: u32) -> Option<SocketAddr> {
         Some(self.way(path, queue_pair)?.to)
     }
 
     /// Returns the memory that this process shares with the process of the queue pair at the other
     /// end of `path`, as a [`Link`]. `queue_pair` is the number of that queue pair. Returns `None`
-    /// if no memory is shared, or while injected faults require that all packets go through
-    /// sockets.
+    /// if no memory is shared. Also returns `None` while injected faults require that all packets
+    /// go through sockets.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         if !self.faults.allows_other_paths() {
             return None;
@@ -375,15 +376,17 @@ impl Network {
     }
 
     /// Returns the memory that this process shares with the process of the queue pair at the other
-    /// end of `path`, or `None` if no memory is shared. `queue_pair` is the number of that queue
-    /// pair. Ignores injected faults: used for reports of requests that were executed in the shared
-    /// memory, which peers accept only from there.
+    /// end of `path`. `queue_pair` is the number of that queue pair. Returns `None` if no memory is
+    /// shared.
+    ///
+    /// Ignores injected faults. Used for reports of requests that were executed in the shared
+    /// memory: peers accept such reports only from there.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }
 
     /// Returns the link (shared memory with another process) to the process whose socket has the
-    /// address `address`, or `None` if there is no live link.
+    /// address `address`. Returns `None` if there is no live link.
     pub(super) fn link_to(&self, address: SocketAddr) -> Option<Arc<Link>> {
         self.host_peers.get()?.link(address)
     }
@@ -443,9 +446,9 @@ impl Network {
         self.endpoints_changes.load(Ordering::Acquire)
     }
 
-    /// Sends the packets that injected faults have held back until the time `now`, and sets the
-    /// NIC's timer for the next ones. Called when the timer expires. Clears the timer if its time
-    /// is still `noted`, the time for which it has expired.
+    /// Sends the held-back packets that are due at the time `now`, and sets the NIC's timer for the
+    /// next ones. Injected faults hold packets back. Called when the timer expires. Clears the
+    /// timer if its time is still `noted`, the time for which the timer has expired.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);

@@ -26,17 +26,17 @@ use crate::number;
 use crate::proto::{Mtu, Path, Time};
 use crate::random;
 
-/// Number of payload bytes, in addition to the path MTU, of the long packet of a path MTU check.
-/// With these bytes, the packet is as long as the longest packet of a connection, which has a
-/// 16-byte RETH and 4 bytes of immediate data instead of the 8-byte DETH.
+/// Number of payload bytes by which the long packet of a path MTU check exceeds the path MTU. With
+/// these bytes, the packet is as long as the longest packet of a connection, which has a 16-byte
+/// RETH and 4 bytes of immediate data instead of the 8-byte DETH.
 const EXTRA_PAYLOAD: usize = 16 + 4 - 8;
 
 /// Time to wait for the answers to the first path MTU check of a route. The time doubles with each
 /// check that is not answered, because the peer may not support checks.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Time after which a path is checked again for the loss of long packets, because the route to the
-/// peer may have changed. Also the maximum time between two checks of a peer that does not answer.
+/// Time after which a path is checked again for the loss of long packets. The route to the peer may
+/// have changed. Also the maximum time between two checks of a peer that does not answer.
 const RENEWAL: Duration = Duration::from_secs(60);
 
 /// Number of consecutive lost long packets after which the user gets a message about the path. A
@@ -44,9 +44,9 @@ const RENEWAL: Duration = Duration::from_secs(60);
 /// short packet is answered. A few long packets may be lost for other reasons than their length.
 const LOSSES_BEFORE_REPORT: u32 = 4;
 
-/// Maximum number of routes (pairs of a local and a peer's IP address) whose checks are remembered,
-/// which bounds the memory. When the table is full, a new route replaces the route whose next check
-/// is due first.
+/// Maximum number of routes whose checks are remembered, which bounds the memory. A route is a pair
+/// of a local and a peer's IP address. When the table is full, a new route replaces the route whose
+/// next check is due first.
 const MAX_ROUTES: usize = 4096;
 
 /// The local IP address and the peer's IP address, between which packets of the full path MTU are
@@ -92,7 +92,7 @@ enum State {
 }
 
 /// Action that the caller must perform after an event of a path MTU check, such as an answer of the
-/// peer.
+/// peer to a packet of the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckAction {
     /// Send the long and the short question for this path MTU to this peer. The number is the
@@ -115,9 +115,9 @@ impl PathMtuCheck {
 
 impl PathMtuChecks {
     /// Begins to check whether packets of the path MTU `mtu` reach the peer of `route` (pair of a
-    /// local and a peer's IP address). The check's packets go to `to`, a path and a queue pair
-    /// number. Returns the action that the caller must perform: usually to send the packets, but
-    /// nothing if `route` was checked recently with at least this path MTU.
+    /// local and a peer's IP address). The packets of the check go to `to`, a path and a queue pair
+    /// number. Returns the action that the caller must perform. The action is to send the packets,
+    /// or nothing if `route` was checked recently with at least this path MTU.
     fn begin(&self, route: Route, to: Target, mtu: Mtu, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         if !checks.contains_key(&route) && checks.len() >= MAX_ROUTES {
@@ -197,9 +197,9 @@ impl PathMtuChecks {
 
 impl Network {
     /// Begins to check whether packets of the path MTU `mtu` arrive at the peer at the end of
-    /// `path`, if the peer is on another host. If they do not, a message on standard error informs
-    /// the user. `destination` is the number of the peer's queue pair. Called when a connection is
-    /// made, and when its packets are not acknowledged.
+    /// `path`, if the peer is on another host. If the packets do not arrive, a message on standard
+    /// error informs the user. `destination` is the number of the peer's queue pair. Called when a
+    /// connection is made, and when its packets are not acknowledged.
     pub(crate) fn check_path_mtu(&self, path: &Path, destination: u32, mtu: Mtu) {
         let Some(local_address) = self.local_address(path.source.into()) else {
             return;

@@ -59,10 +59,10 @@ impl Network {
         }
     }
 
-    /// Reverses one call of [`connect`](Self::connect), because a connection to the queue pair with
+    /// Reverses one call of [`connect`](Self::connect), after a connection to the queue pair with
     /// the number `queue_pair` has ended. `path` leads to that queue pair. After all connections to
-    /// its device have ended, the next update of the packet filters makes them drop packets of
-    /// connections from the device.
+    /// the device of that queue pair have ended, the next update of the packet filters excludes the
+    /// device. The filters then drop packets of connections from the device.
     pub(crate) fn disconnect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered_peer(path, queue_pair) else {
             return;

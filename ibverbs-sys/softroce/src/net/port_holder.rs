@@ -4,8 +4,8 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Returns a text that names the program that has bound `address`, or that has bound the port of
-/// `address` on all addresses.
+/// Returns a text for the user about the program that has bound `address`. The program may also
+/// have bound the port of `address` on all addresses.
 pub(super) fn describe(address: SocketAddr) -> String {
     let Some(inode) = inode_of(address) else {
         return "another program".into();

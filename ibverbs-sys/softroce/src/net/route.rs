@@ -9,8 +9,8 @@ use crate::number;
 use crate::proto::Path;
 use crate::wire::ip::Route;
 
-/// Hop limit of packets whose path has the hop limit 0 or 1. Programs often set 1 for peers behind
-/// routers, because kernel drivers ignore the path's hop limit.
+/// Hop limit of packets whose path has the hop limit 0 or 1. Programs often set the hop limit 1 for
+/// peers behind routers, because kernel drivers ignore the hop limit of a path.
 const HOP_LIMIT: u8 = 64;
 
 /// Route of a packet: the socket that sends the packet, the destination, and the headers. Later
@@ -66,9 +66,10 @@ pub(super) struct LocalPorts {
 }
 
 /// Returns the route of packets on `path` to the queue pair with the number `queue_pair`, or `None`
-/// if packets cannot be sent on the path. The GID `gid` sends the packets through a socket bound to
-/// `local`. `ports_of` returns the UDP ports of a host's devices, and `false` if they are only a
-/// guess. The route is then not [certain](PacketRoute::is_certain).
+/// if packets cannot be sent on the path. The packets are sent from the GID `gid`, through a socket
+/// that is bound to `local`. `ports_of` returns the UDP ports of a host's devices, and `false` if
+/// these ports are only a guess. If they are a guess, the route is not
+/// [certain](PacketRoute::is_certain).
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,

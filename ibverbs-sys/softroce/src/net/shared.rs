@@ -29,8 +29,9 @@ pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     (path.source < 16 && to < 16).then_some(0x100 | u16::from(path.source) << 4 | to as u16)
 }
 
-/// Encodes the flow label, the hop limit and the traffic class of a datagram in a word, for a
-/// datagram that is sent through shared memory. The peer process decodes the word by [`route()`].
+/// Encodes the flow label, the hop limit and the traffic class of a datagram in a 64-bit word. The
+/// word accompanies a datagram that is sent through shared memory. The peer process decodes the
+/// word by [`route()`].
 pub(super) fn annotation(route: &Route) -> u64 {
     u64::from(route.flow_label & 0xf_ffff) << 16
         | u64::from(route.hop_limit) << 8

@@ -55,8 +55,8 @@ pub(super) struct DueTrial {
     sequence: u32,
 }
 
-/// Key of the state of trials, which test whether a peer accepts bursts: the local IP address, and
-/// the IP address of the peer.
+/// Local IP address and IP address of the peer: the key by which the state of trials is stored. A
+/// trial tests whether the peer accepts bursts.
 type Route = (IpAddr, IpAddr);
 
 /// Results and times of the [trials](self) for each pair of a local and a peer's IP address. A
@@ -83,11 +83,12 @@ struct Trial {
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Maximum time between two trials to a peer that does not answer. A trial tests whether the peer
-/// accepts bursts; a peer that begins to answer is thus found after this time at most.
+/// accepts bursts. If such a peer begins to answer, this is detected after this time at most.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Time after which a peer is tested again for whether it receives bursts (messages that the kernel
-/// splits into datagrams). A router may since have changed the path to a path that loses bursts.
+/// Time after which a peer must be tested again before it gets further bursts (messages that the
+/// kernel splits into datagrams). The path to the peer may have changed to a path that loses
+/// bursts.
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// Number of unanswered trials (bursts of test packets) after which packets to the peer are no
@@ -95,9 +96,9 @@ const RENEWAL: Duration = Duration::from_secs(1);
 /// reasons.
 const MAX_MISSES: u32 = 3;
 
-/// Maximum number of routes (pairs of a local and a peer's IP address) whose trials are remembered,
-/// which bounds the memory. When the table is full, a new route replaces the route whose next trial
-/// is due first.
+/// Maximum number of routes whose trials are remembered, which bounds the memory. A route is a pair
+/// of a local and a peer's IP address. When the table is full, a new route replaces the route whose
+/// next trial is due first.
 const MAX_ROUTES: usize = 4096;
 
 impl Trials {
@@ -118,7 +119,7 @@ impl Trials {
 
     /// Begins a trial, if one is due at `now`: a test whether `peer` accepts bursts from the
     /// address `local`. Returns the sequence number of the first of the two packets that the caller
-    /// must send, or `None` if no trial is due.
+    /// must send. Returns `None` if no trial is due.
     pub(super) fn begin(&self, local: IpAddr, peer: IpAddr, now: Time) -> Option<u32> {
         let route = (local, peer);
         let mut trials = self.0.lock();
@@ -148,9 +149,10 @@ impl Trials {
     }
 
     /// Records that `peer` has answered the packet `sequence` of a test burst, so that bursts may
-    /// be sent to it. Answers are ignored unless they are to the second packet of the last test
-    /// burst. Only the second packet proves that the peer accepts the checksum (ICRC) of later
-    /// datagrams of a burst, which depends on the number that the kernel gives to each datagram.
+    /// be sent to `peer`. Ignores an answer unless it is to the second packet of the last test
+    /// burst. The kernel gives a number to each datagram of a burst, and the checksum (ICRC)
+    /// depends on this number. Only the second packet proves that the peer accepts the checksum of
+    /// later datagrams.
     pub(super) fn record_answer(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
         if let Some(trial) = self.0.lock().get_mut(&(local, peer))
             && trial.unanswered > 0
@@ -166,8 +168,8 @@ impl Trials {
 impl Network {
     /// Returns the test burst that must be sent after `batch`, to the destination of its first
     /// packet. A burst is a message that the kernel splits into datagrams. Returns `None` if no
-    /// test is due, or if `batch` has no packets that a successful test would allow to be sent as a
-    /// burst.
+    /// test is due. Also returns `None` if a successful test would not allow any packets of `batch`
+    /// to be sent as a burst.
     pub(super) fn due_trial(&self, batch: &Batch) -> Option<DueTrial> {
         if self.segmentation != Segmentation::Peers {
             return None;
@@ -186,8 +188,8 @@ impl Network {
         })
     }
 
-    /// Sends the two packets of `trial` as a burst (message that the kernel splits into datagrams),
-    /// to test whether the peer accepts packets of bursts. The peer answers if it does.
+    /// Sends the two packets of `trial` as a burst (message that the kernel splits into datagrams).
+    /// If the peer accepts packets of bursts, it answers.
     pub(super) fn send_trial(&self, trial: &DueTrial) {
         let mut outbox = self.outbox();
         for sequence in [trial.sequence, trial.sequence + 1] {
@@ -218,10 +220,10 @@ impl Network {
         });
     }
 
-    /// Handles a received packet of a test, either of [bursts](self) or of the [path
-    /// MTU](super::path_mtu_checks): answers a test packet of the peer, or records the peer's
-    /// answer. `local` is the IP address at which the packet arrived. Returns `false` for any other
-    /// packet, which belongs to a queue pair.
+    /// Handles a received test packet: answers a test packet of the peer, or records the peer's
+    /// answer. The tests are those of [bursts](self) and of the [path MTU](super::path_mtu_checks).
+    /// `local` is the IP address at which the packet arrived. Returns `false` for any other packet,
+    /// which belongs to a queue pair.
     pub(super) fn receive_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
         let Bth {
             opcode,
@@ -261,8 +263,8 @@ impl Network {
 }
 
 /// Returns the queue pair number to which test packets (trials) for a device are sent. The number
-/// identifies the device by its slot (index of its UDP port), and is used by no queue pair of a
-/// program.
+/// identifies the device by its slot (index of its UDP port). No queue pair of a program has this
+/// number.
 pub(super) fn number_of(slot: u8) -> u32 {
     u32::from(slot) << number::BITS | TRIAL_QUEUE_PAIR
 }

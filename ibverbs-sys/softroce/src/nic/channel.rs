@@ -17,10 +17,11 @@ impl Nic {
         wake_eventfd.map_or_else(CompletionChannel::new, CompletionChannel::with)
     }
 
-    /// Fetches the next completion event of `channel`, and returns the [`Element`] of its
-    /// completion queue. If no event is queued, waits for one, unless the channel's descriptor is
-    /// non-blocking. While this thread waits, peer processes on the same host wake this thread
-    /// instead of the engine (background thread), and this thread receives their messages.
+    /// Fetches the next completion event of `channel`, and returns the [`Element`] (event record)
+    /// of its completion queue. If no event is queued, waits for an event, unless the channel's
+    /// descriptor is non-blocking. While this thread waits, peer processes on the same host wake
+    /// this thread instead of the engine (background thread), and this thread receives their
+    /// messages.
     pub(crate) fn next_event(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         if let Some(event) = channel.try_next_event() {
             return Ok(event);
@@ -62,8 +63,8 @@ impl Nic {
     }
 
     /// Ensures that packets and messages that arrive from now on wake a thread. Must be called when
-    /// the program has armed a completion queue whose events arrive on `channel`, because the
-    /// program is about to wait.
+    /// the program has armed a completion queue and is about to wait. `channel` is the completion
+    /// channel at which the events of the queue arrive.
     ///
     /// Packets wake the engine (background thread). Messages through shared memory can wake the
     /// waiting thread directly: peer processes do so if the program has only this channel and the
@@ -81,8 +82,8 @@ impl Nic {
 
     /// Fetches the next completion event of the non-blocking channel `channel`. The calling thread
     /// itself receives messages that the processes `host_peers` have sent through shared memory.
-    /// These processes signal new messages to this thread by the descriptor `wake_eventfd`, instead
-    /// of to the engine (background thread).
+    /// With the descriptor `wake_eventfd`, these processes wake this thread for new messages, and
+    /// not the engine (background thread).
     fn next_event_non_blocking(
         &self,
         channel: &CompletionChannel,
@@ -114,8 +115,8 @@ impl Nic {
         }
     }
 
-    /// Fetches the next completion event of `channel`, or waits for it while the engine (background
-    /// thread) or another waiting thread receives messages. The wait can end without an
+    /// Fetches the next completion event of `channel`. If there is no event, waits while the engine
+    /// (background thread) or another waiting thread receives messages. The wait can end without an
     /// event, for example if a peer process has signaled the channel to wake another thread. This
     /// function then wakes the engine, because otherwise no thread might receive the message of the
     /// peer.

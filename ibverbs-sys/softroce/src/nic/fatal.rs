@@ -12,8 +12,8 @@ use crate::engine;
 use crate::proto::Time;
 
 impl Nic {
-    /// Makes the device fail permanently. The link goes down, all queue pairs enter the error
-    /// state, which flushes their requests, and every open context gets `IBV_EVENT_DEVICE_FATAL`.
+    /// Makes the device fail permanently. The link goes down. All queue pairs enter the error
+    /// state, which flushes their requests. Every open context gets `IBV_EVENT_DEVICE_FATAL`.
     /// Afterwards verbs that create or change objects fail with `EIO`.
     ///
     /// The first call writes `reason` to standard error, and returns `true`. Later calls do

@@ -24,8 +24,8 @@ pub(super) fn of_process() -> &'static Arc<Faults> {
     FAULTS.get()
 }
 
-/// In a child of `fork`, replaces the fault injector by a new one, configured from the environment.
-/// The parent's injector does not change.
+/// Replaces the fault injector in a child of `fork` by a new one that is configured from the
+/// environment. The parent's fault injector does not change.
 pub(super) fn reset_in_child() {
     FAULTS.reset_in_child();
 }

@@ -25,9 +25,9 @@ use crate::spin;
 use crate::transfer::RingMessage;
 use crate::wire::Run;
 
-/// State of receiving packets and messages: buffers, caches for the lookup of queue pairs and
-/// peers, and the queue pairs that must respond. The lock around this value ensures that only one
-/// thread receives at a time.
+/// State that a thread needs to receive packets and messages: buffers, caches for the lookup of
+/// queue pairs and peers, and the queue pairs that must respond. The lock around this value ensures
+/// that only one thread receives at a time.
 pub(super) struct Receiver {
     inbox: Inbox,
     /// Queue pairs that have received packets and not sent the responses yet.
@@ -71,14 +71,14 @@ pub(super) enum ReceivingThread {
     Engine,
 }
 
-/// Interval, in polls, at which a polling thread also checks the sockets. The other polls check
-/// only shared memory, which needs no system call. A larger number would let packets wait longer; a
-/// smaller one would slow down polls.
+/// Number of polls from one check of the sockets by a polling thread to the next. The other polls
+/// check only shared memory, which needs no system call. With a larger number, packets would wait
+/// longer; with a smaller number, polls would take longer.
 const CHECK_INTERVAL: u32 = 8;
 
-/// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the
-/// timers run even if more packets are waiting, so that a peer that sends without end does not
-/// delay them forever.
+/// Maximum number of consecutive receive attempts that find packets while due timers wait. After
+/// this number, the timers run even if more packets are waiting. So a peer that sends without end
+/// cannot delay the timers forever.
 const MAX_BACKLOG: u32 = 256;
 
 /// Maximum number of packets that a thread may receive from sockets in one call and still delay the
@@ -91,8 +91,8 @@ const MAX_DELAYED: usize = 4;
 const RESPONSE_BATCH: usize = 32;
 
 /// Maximum time to wait until another thread stops receiving, when an object is destroyed or the
-/// process ends. That thread may have been interrupted for a long time. After this time, the caller
-/// omits the work for which receiving must stop.
+/// process ends. The other thread may have been interrupted for a long time. After this time, the
+/// caller omits the work for which receiving must stop.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Maximum number of batches of packets that a polling thread receives on behalf of the engine
@@ -101,14 +101,14 @@ pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
 /// Maximum time for which a queue pair that enters the error state waits for acknowledgements. A
 /// peer that disconnects at the same time sends its last acknowledgements within this time. A peer
-/// that has ended sends none, so a longer time would only delay the program, once for each queue
-/// pair.
+/// that has ended sends no acknowledgements. So a longer time would only delay the program, once
+/// for each queue pair.
 const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_micros(200);
 
 impl Nic {
-    /// Receives one batch of packets, sends the responses, and runs due timers. A thread of the
-    /// program calls this function, in place of the engine (background thread), when a poll finds
-    /// no completion. Returns `false` if another thread is receiving; then nothing is done.
+    /// Receives one batch of packets, sends the responses, and runs due timers. When a poll finds
+    /// no completion, the polling thread of the program calls this function, in place of the engine
+    /// (background thread). Does nothing and returns `false` if another thread is receiving.
     pub(crate) fn progress(&self) -> bool {
         if let Some(host_peers) = &self.host_peers {
             // A lost increment is harmless: two threads that poll at the same time may count as
@@ -131,9 +131,9 @@ impl Nic {
         looked
     }
 
-    /// Receives until all requests of the connected queue pair `queue_pair` have completed, for at
-    /// most [`ACKNOWLEDGEMENT_TIMEOUT`]. Called before the queue pair flushes its requests. A
-    /// request that the peer has already executed thus completes with success, as with a NIC, which
+    /// Receives packets until all requests of the connected queue pair `queue_pair` have completed,
+    /// for at most [`ACKNOWLEDGEMENT_TIMEOUT`]. Called before the queue pair flushes its requests.
+    /// So a request that the peer has already executed completes with success, as with a NIC, which
     /// acknowledges on arrival.
     pub(crate) fn await_acknowledgements(&self, queue_pair: &QueuePair) {
         if queue_pair.service() != Service::ReliableConnection {
@@ -149,7 +149,8 @@ impl Nic {
     /// another thread is receiving, returns immediately, because that thread runs the timers.
     ///
     /// Timers run only if no packet was received, because an unread packet may make a timeout
-    /// unnecessary. After [`MAX_BACKLOG`] attempts that received packets, they run in any case.
+    /// unnecessary. After [`MAX_BACKLOG`] attempts that received packets, the timers run in any
+    /// case.
     pub(super) fn receive_and_run_timers(
         &self,
         now: Time,
@@ -198,11 +199,11 @@ impl Nic {
     }
 
     /// Receives one batch of packets, unless another thread is receiving. `care` is the kind of the
-    /// calling thread, or [`ReceivingThread::Engine`] if timers are due: then all sockets are
-    /// checked, and no response is delayed.
+    /// calling thread, or [`ReceivingThread::Engine`] if timers are due. With
+    /// [`ReceivingThread::Engine`], all sockets are checked, and no response is delayed.
     ///
     /// The engine (background thread) cannot receive at the same time. A packet that wakes the
-    /// engine meanwhile does not wake it again. So this thread then receives up to
+    /// engine during this call does not wake it again. So this thread then receives up to
     /// [`MAX_BATCHES_FOR_ENGINE`] more batches in place of the engine. If packets may be left,
     /// wakes the engine to receive them.
     fn fetch(&self, now: Time, mut care: ReceivingThread) -> ReceiveAttempt {
@@ -361,9 +362,9 @@ impl Nic {
         count
     }
 
-    /// Sends the responses of the queue pairs `responders`, one for all packets that a queue pair
-    /// received. `now` returns the present time. If `is_quiet` is set, peer processes that share
-    /// memory are not woken yet.
+    /// Sends the responses of the queue pairs `responders`: one response for all packets that a
+    /// queue pair received. `now` returns the present time. If `is_quiet` is set, peer processes
+    /// that share memory are not woken yet.
     fn send_responses(
         &self,
         mut now: impl FnMut() -> Time,
@@ -380,9 +381,9 @@ impl Nic {
     }
 
     /// Sends the responses of the queue pairs `responders`, and removes these queue pairs from the
-    /// list. A queue pair whose only response is an acknowledgement that may be delayed stays in
-    /// the list, to send it in a later receive attempt. Sends all responses if no acknowledgement
-    /// may be delayed at present. `now` is the present time.
+    /// list. If the only response of a queue pair is an acknowledgement that may be delayed, the
+    /// queue pair stays in the list, and a later receive attempt sends the acknowledgement. Sends
+    /// all responses if no acknowledgement may be delayed at present. `now` is the present time.
     pub(super) fn send_undelayed_responses(&self, now: Time, responders: &mut Vec<Arc<QueuePair>>) {
         responders.retain(|queue_pair| {
             let rests = queue_pair.may_delay_transmission();

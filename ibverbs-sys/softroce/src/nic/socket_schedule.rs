@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use crate::proto::Time;
 
-/// Schedule of a polling thread's checks of the UDP sockets, if the process also shares memory with
+/// Times at which a polling thread checks the UDP sockets, if the process also shares memory with
 /// peers. A check is a system call, and takes longer than receiving a message through shared
-/// memory, so checks that find no packet are made less often.
+/// memory. So after checks that find no packet, checks are made less often.
 #[derive(Debug, Default)]
 pub(super) struct SocketSchedule {
     /// Time of the last check of the sockets.

@@ -1,5 +1,5 @@
-/// Received messages whose acknowledgement is delayed, so that the next message of the program to
-/// the sender can include the acknowledgement. Counts the messages, to limit the delay.
+/// Counts of the received messages whose acknowledgement is delayed. The next message of the
+/// program to the sender can then include the acknowledgement. The counts limit the delay.
 #[derive(Debug, Default)]
 pub(super) struct UnacknowledgedMessages {
     /// Number of messages that arrived since the last acknowledgement.
@@ -9,22 +9,23 @@ pub(super) struct UnacknowledgedMessages {
     attempts: u32,
 }
 
-/// Minimum number of received messages at which acknowledgements are sent without further delay. A
-/// lower number would cause more separate acknowledgements; a higher one would let the sender wait
-/// longer.
+/// Minimum number of received messages at which the delayed acknowledgements are sent. With a lower
+/// number, there would be more separate acknowledgements. With a higher number, the sender would
+/// wait longer.
 const MIN_MESSAGES: u32 = 16;
 
 /// Average number of unacknowledged messages per queue pair at which the delayed acknowledgements
-/// of all queue pairs are sent, within the limits [`MIN_MESSAGES`] and [`MAX_MESSAGES`]. With a
-/// lower number, many queue pairs would cause about one acknowledgement for each message.
+/// of all queue pairs are sent. [`MIN_MESSAGES`] and [`MAX_MESSAGES`] limit the resulting number of
+/// messages. With a lower number, many queue pairs would cause about one acknowledgement for each
+/// message.
 const PER_QUEUE_PAIR: u32 = 4;
 
 /// Maximum number of received messages, of all queue pairs together, whose acknowledgements are
 /// delayed. Without this limit, the delay would grow with the number of queue pairs.
 const MAX_MESSAGES: u32 = 256;
 
-/// Number of consecutive receive attempts without a message after which the acknowledgements are
-/// sent: the program then probably sends no message that could include them.
+/// Number of consecutive receive attempts without a message after which the delayed
+/// acknowledgements are sent. The program then probably sends no message that could include them.
 const MAX_EMPTY: u32 = 4;
 
 impl UnacknowledgedMessages {

@@ -4,8 +4,8 @@ use bitflags::bitflags;
 
 use super::{Path, Sequence};
 
-/// Transport service of a queue pair. XRC queue pairs have only one half: the requester or the
-/// responder.
+/// Transport service of a queue pair. An XRC queue pair either sends or receives requests, but not
+/// both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connection.
@@ -20,7 +20,8 @@ pub enum Service {
     XrcTarget,
 }
 
-/// State of a queue pair (IBTA 10.3.1), which determines whether it sends and receives packets.
+/// State of a queue pair (IBTA 10.3.1). The state determines whether the queue pair sends and
+/// receives packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the specification's own names")]
 pub enum State {
@@ -58,8 +59,9 @@ impl Mtu {
 }
 
 bitflags! {
-    /// Rights to access memory by the program and its peers, with the bits of `ibv_access_flags`. A
-    /// memory region, a memory window and a queue pair have access rights.
+    /// Access rights to memory: a bit set with the values of `ibv_access_flags`. Each memory
+    /// region, memory window and queue pair has such a set. The rights apply to the program itself
+    /// and to its peers.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AccessFlags: u32 {
         /// Allows local writes.
@@ -72,18 +74,18 @@ bitflags! {
         const REMOTE_ATOMIC = 1 << 3;
         /// Allows binding memory windows to the region.
         const MW_BIND = 1 << 4;
-        /// Makes addresses in requests relative: the first byte of the region has the address zero.
+        /// Makes the addresses in requests offsets from the first byte of the region.
         const ZERO_BASED = 1 << 5;
-        /// Requests on-demand paging: the bytes of the memory may be unmapped at registration and
-        /// later. An access to unmapped bytes fails.
+        /// Registers the memory for on-demand paging: pages of the memory may be unmapped at
+        /// registration and later. An access to an unmapped page fails.
         const ON_DEMAND = 1 << 6;
         /// Uses huge pages for the memory.
         const HUGETLB = 1 << 7;
-        /// Allows flush requests of peers that make earlier writes visible to the whole host (all
-        /// its processors and devices).
+        /// Allows peers to request flushes for global visibility. Such a flush makes earlier writes
+        /// visible to all processors and devices of this host.
         const FLUSH_GLOBAL = 1 << 8;
-        /// Allows flush requests of peers that make earlier writes persistent, so that the written
-        /// bytes survive a power failure.
+        /// Allows peers to request flushes for persistence. After such a flush, the bytes of
+        /// earlier writes survive a power failure.
         const FLUSH_PERSISTENT = 1 << 9;
         /// Allows the device to reorder its accesses (relaxed ordering).
         const RELAXED_ORDERING = 1 << 20;
@@ -104,11 +106,11 @@ pub struct Attributes {
     pub partition_key: u16,
     /// Queue key of a datagram queue pair: received datagrams must contain it.
     pub queue_key: u32,
-    /// Sequence number of the first packet to be sent, which takes effect at the transition to
-    /// ready to send.
+    /// Sequence number of the first packet that this side sends. The value takes effect at the
+    /// transition to ready to send.
     pub send_sequence: Sequence,
-    /// Sequence number of the first packet expected, which takes effect at the transition to ready
-    /// to receive.
+    /// Sequence number of the first packet that the peer sends. The value takes effect at the
+    /// transition to ready to receive.
     pub receive_sequence: Sequence,
     /// Time to wait for an acknowledgement before packets are sent again. If `None`, the wait has
     /// no limit.
@@ -117,24 +119,25 @@ pub struct Attributes {
     pub retry_count: u8,
     /// Maximum number of retries after RNR NAKs, from 0 to 6; 7 means no limit.
     pub rnr_retry: u8,
-    /// RNR timer code in the RNR NAKs that this side sends when no receive is posted: the time that
-    /// the peer must wait.
+    /// RNR timer code that this side sends in an RNR NAK when no receive is posted. The code
+    /// determines how long the peer must wait before it tries again.
     pub min_rnr_timer: u8,
     /// Maximum number of outstanding RDMA reads and atomics that this side sends as the requester.
     pub max_initiated: u8,
     /// Maximum number of outstanding RDMA reads and atomics that this side accepts from the peer.
-    /// The responder stores as many of them, to answer them again if a response is lost.
+    /// The responder stores up to this number of requests, so that it can send a lost response
+    /// again.
     pub max_accepted: u8,
     /// Remote operations that the peer may execute through this queue pair.
     pub access: AccessFlags,
     /// Maximum number of unacknowledged packets on a path whose capacity is unknown.
     pub window: u32,
-    /// Upper limit of the number of unacknowledged packets. The number exceeds `window` only as far
-    /// as measurements of round trips show that the path holds more packets.
+    /// Maximum number of unacknowledged packets on any path. The limit rises from `window` towards
+    /// this value only while round trip measurements show that the path can hold more packets.
     pub max_window: u32,
-    /// Limit of the distance, in sequence numbers, from the first missing packet to a later packet
-    /// that the responder keeps until the missing packets arrive. A packet at this distance or a
-    /// greater one is not kept. With 0, no packet is kept.
+    /// Limit for keeping packets that arrive after a missing packet, in sequence numbers. A packet
+    /// is kept until the missing packets arrive if its distance from the first missing packet is
+    /// less than this limit. With 0, no packet is kept.
     pub max_kept: u32,
     /// Set if every send request generates a completion, signaled or not.
     pub signal_all: bool,
@@ -143,8 +146,8 @@ pub struct Attributes {
 }
 
 impl Default for Attributes {
-    /// Returns the attributes of a new queue pair. A reset restores these values, except those of
-    /// attributes that are set when the queue pair is created.
+    /// Returns the attributes of a new queue pair. A transition to RESET restores these values,
+    /// except for the attributes that are set when the queue pair is created.
     fn default() -> Self {
         Self {
             destination: 0,

@@ -4,7 +4,7 @@ use super::{
 };
 use crate::wire::Packet;
 
-/// Fields of a datagram's headers that the receiving queue pair checks, or reports in the
+/// Header fields of a datagram. The receiving queue pair checks the fields, or reports them in the
 /// completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DatagramFields {
@@ -14,12 +14,13 @@ pub(super) struct DatagramFields {
     pub(super) solicited: bool,
 }
 
-/// Receives a datagram packet, and completes a receive with it. Drops the datagram, and returns
-/// `Ok`, if its queue key is wrong, if it has too many bytes, or if no receive is posted (IBTA
-/// 9.8.3.2).
+/// Copies the payload of a datagram packet to the next posted receive, and completes this receive.
+/// Drops the datagram, and returns `Ok`, if its queue key is wrong, if its payload is too long, or
+/// if no receive is posted (IBTA 9.8.3.2).
 ///
 /// # Errors
-/// The status of the receive, if the receive failed and its completion has already been generated.
+/// Returns the status of a receive that failed. The completion of this receive has already been
+/// generated.
 pub(super) fn receive(
     endpoint: &Endpoint,
     arrival: &Arrival,
@@ -35,15 +36,16 @@ pub(super) fn receive(
     deliver(endpoint, &arrival.route, label, packet.payload, host)
 }
 
-/// Delivers the payload of a datagram to the next receive, and completes the receive. `route` is
-/// the GRH (the first 40 bytes of the receive). `label` has the fields of the datagram's transport
-/// headers.
+/// Copies the payload of a datagram to the next posted receive, and completes this receive. `route`
+/// is the GRH, which is stored in the first 40 bytes of the receive. `label` has the fields of the
+/// datagram's transport headers.
 ///
 /// Drops the datagram, and returns `Ok`, if `label` is `None` or has the wrong queue key, if the
 /// payload is longer than the MTU, or if no receive is posted.
 ///
 /// # Errors
-/// The status of the receive, if the receive failed and its completion has already been generated.
+/// Returns the status of a receive that failed. The completion of this receive has already been
+/// generated.
 pub(super) fn deliver(
     endpoint: &Endpoint,
     route: &[u8; 40],

@@ -2,8 +2,9 @@ use super::{AccessFlags, Attributes, Sequence, Service, State};
 use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 
 /// Maximum length of a message in bytes, which the device reports: half of what the specification
-/// allows. Sequence numbers wrap, and can be ordered only within half of their range. Even with the
-/// smallest MTU (256 bytes), a message uses only a quarter of the range.
+/// allows. A shorter limit keeps the order of sequence numbers unambiguous: they wrap around, and
+/// can be compared only within half of their range. With the smallest MTU (256 bytes), a message
+/// uses a quarter of the range.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
 /// Destination queue pair number in the packets to multicast groups (IBTA 10.5.2). No queue pair
@@ -21,8 +22,8 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns whether the service of the queue pair is reliable, which means that packets are
-    /// acknowledged.
+    /// Returns whether the transport service of the queue pair is reliable: the peer acknowledges
+    /// packets.
     pub(super) fn is_reliable(&self) -> bool {
         match self.service {
             Service::ReliableConnection | Service::XrcInitiator | Service::XrcTarget => true,
@@ -82,8 +83,8 @@ impl Endpoint {
         is_of_partition(self.attributes.partition_key, partition_key)
     }
 
-    /// Returns whether this queue pair and `other` are in the same partition (a group of queue
-    /// pairs with matching partition keys), so that they may exchange messages.
+    /// Returns whether this queue pair and `other` may exchange messages, because they are in the
+    /// same partition. A partition is a group of queue pairs with matching partition keys.
     pub(super) fn shares_partition(&self, other: &Self) -> bool {
         is_of_partition(
             self.attributes.partition_key,
@@ -114,8 +115,8 @@ impl Endpoint {
     }
 }
 
-/// Returns whether two partition keys match: they have the same partition number, and at least one
-/// has full membership (IBTA 10.9.3).
+/// Returns whether two partition keys match. Two keys match if both have the same partition number,
+/// and at least one of them has full membership (IBTA 10.9.3).
 fn is_of_partition(own: u16, other: u16) -> bool {
     let (key, full) = (0x7fff, 0x8000);
     own & key == other & key && own & key != 0 && (own | other) & full != 0

@@ -315,8 +315,8 @@ impl Connection {
         side.node.machine.receives.push_back(request);
     }
 
-    /// Delivers the oldest packet in flight to the queue pair `side`, or drops, duplicates, delays
-    /// or changes it, as the input determines.
+    /// Delivers the oldest packet in flight to the queue pair `side`. If the input determines so,
+    /// drops, duplicates, delays or changes the packet instead.
     fn deliver(&mut self, side: usize, input: &mut Input<'_>) {
         let wire = &mut self.wires[side];
         let Some(mut packet) = wire.pop_front() else {
@@ -357,9 +357,9 @@ impl Connection {
     }
 
     /// Delivers a forged packet, which neither queue pair has sent, to the queue pair with the
-    /// index `side`. The fuzz input `input` determines the packet: either all its bytes are
-    /// arbitrary, or its queue pair number and partition key are valid. A packet of the second kind
-    /// is always made if `only` is set; its opcode then belongs to the transport `only`.
+    /// index `side`. The fuzz input `input` determines the packet. Either all bytes of the packet
+    /// are arbitrary, or its queue pair number and partition key are valid. If `only` is set, these
+    /// two fields are always valid, and the opcode belongs to the transport `only`.
     fn inject(&mut self, side: usize, input: &mut Input<'_>, only: Option<Transport>) {
         self.sides
             .iter_mut()
@@ -493,8 +493,8 @@ impl Connection {
         self.sides[side].transmit(now, &mut self.wires[1 - side]);
     }
 
-    /// Changes the remote access rights and the RNR attributes of the queue pair of the side `side`
-    /// while it is in use. `input` determines the new values.
+    /// Changes the remote access rights and the RNR attributes of the queue pair of the side
+    /// `side`, while this queue pair is in use. `input` determines the new values.
     fn change(&mut self, side: usize, input: &mut Input<'_>) {
         let TestedQueuePair { node, .. } = &mut self.sides[side];
         let attributes = node.queue_pair.attributes_mut();

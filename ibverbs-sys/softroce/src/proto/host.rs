@@ -26,10 +26,10 @@ pub enum RemoteFault {
     Invalid,
 }
 
-/// Result of an attempt to withdraw a memory key from the other processes of the host, so that they
-/// no longer access memory by the key. When the withdrawal begins, another process may be copying
-/// bytes of the memory. The withdrawal is complete when all such copies have ended. A thread that
-/// holds the lock of a queue pair does not wait for these copies, but tries again later.
+/// Result of an attempt to withdraw a memory key from the other processes of the host. After a
+/// withdrawal, other processes no longer access memory by the key. A copy that another process has
+/// already begun must end first. A caller holds the lock of a queue pair, so a caller does not wait
+/// for the copy, but tries again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
     /// No other process accesses the memory by the withdrawn key any more.
@@ -44,7 +44,7 @@ pub enum Withdrawal {
     Refused,
 }
 
-/// Destination in the receiver's memory to which bytes of a message are copied.
+/// Destination of bytes of a message in the receiver's memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Sink<'a> {
     /// Memory that the sender's request names by an address and a remote key.
@@ -63,15 +63,15 @@ pub enum CopyError {
 }
 
 /// The memory that a queue pair can access. An implementation checks the keys and the protection
-/// domain for every access. The check and the copy are one step: after a region was deregistered,
-/// no copy touches its memory.
+/// domain for every access. A region cannot be deregistered between the check and the copy.
 pub trait Memory {
-    /// Copies bytes of the message that the scatter/gather list `list` describes, from byte
-    /// `offset` of the message on, to `out`.
+    /// Copies bytes of a message to `out`, beginning with byte `offset` of the message. The
+    /// scatter/gather list `list` names the memory of the message.
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault>;
 
-    /// Copies `length` bytes of the message that the scatter/gather list `list` describes, from
-    /// byte `offset` of the message on, to the buffers `parts`, which together have `length` bytes.
+    /// Copies `length` bytes of a message to the buffers `parts`, beginning with byte `offset` of
+    /// the message. The scatter/gather list `list` names the memory of the message. The buffers
+    /// together have `length` bytes.
     fn gather_parts<'p>(
         &self,
         list: &[Segment],
@@ -88,12 +88,12 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Copies `data` to the memory of the scatter/gather list `list`, from byte `offset` of the
-    /// message on.
+    /// Copies `data` to the memory of the scatter/gather list `list`, beginning at byte `offset` of
+    /// that memory.
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault>;
 
-    /// Copies the buffers `parts`, which together have `length` bytes, to the memory of the
-    /// scatter/gather list `list`. The first byte goes to the byte `offset` of that memory.
+    /// Copies the buffers `parts` to the memory of the scatter/gather list `list`, beginning at
+    /// byte `offset` of that memory. The buffers together have `length` bytes.
     fn scatter_parts<'p>(
         &self,
         list: &[Segment],
@@ -120,18 +120,17 @@ pub trait Memory {
         access: AccessFlags,
     ) -> Result<(), RemoteFault>;
 
-    /// Copies bytes from memory at `address`, which a peer may read by the remote key `key`, to
-    /// `out`.
+    /// Copies bytes from the address `address` to `out`. Fails unless the remote key `key` permits
+    /// a peer to read these bytes.
     fn read_remote(&self, key: u32, address: u64, out: &mut [u8]) -> Result<(), RemoteFault>;
 
-    /// Copies `data` to memory at `address`, which a peer may write by the remote key `key`, in
-    /// ascending order of addresses.
+    /// Copies `data` to the address `address`, in ascending order of addresses. Fails unless the
+    /// remote key `key` permits a peer to write there.
     fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault>;
 
-    /// Copies the buffers `parts`, which together have `length` bytes, to the address `address` of
-    /// the memory region or window with the remote key `key`. Fails if the key does not permit a
-    /// peer to write there. The bytes are written in ascending order, because a program may detect
-    /// a message by polling its last byte.
+    /// Copies the buffers `parts` to the address `address`. The buffers together have `length`
+    /// bytes. Fails unless the remote key `key` permits a peer to write there. The bytes are
+    /// written in ascending order, because a program may detect a message by polling its last byte.
     fn write_remote_parts<'p>(
         &self,
         key: u32,
@@ -149,9 +148,9 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Compares the eight bytes at `address` with `compare`, and replaces them by `swap` if they
-    /// are equal. `key` is the remote key. The operation is atomic, and uses the byte order of this
-    /// machine. Returns the previous value.
+    /// Compares the eight bytes at `address` with `compare`, replaces them by `swap` if they are
+    /// equal, and returns the previous value. The operation is atomic, and uses the byte order of
+    /// this machine. `key` is the remote key.
     fn compare_swap(
         &self,
         key: u32,
@@ -160,18 +159,17 @@ pub trait Memory {
         swap: u64,
     ) -> Result<u64, RemoteFault>;
 
-    /// Adds `add` to the eight bytes at `address`, atomically and in this machine's byte order.
-    /// `key` is the remote key. Returns the previous value.
+    /// Adds `add` to the eight bytes at `address`, and returns the previous value. The operation is
+    /// atomic, and uses the byte order of this machine. `key` is the remote key.
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
 
     /// Writes eight bytes at `address` atomically. `address` must be a multiple of eight, and `key`
     /// is the remote key.
     fn write_word(&self, key: u32, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault>;
 
-    /// Checks that a peer may flush memory by the remote key `key` with the rights `access`, and
-    /// flushes the memory. `range` is the address and the length in bytes; `None` stands for the
-    /// whole region or window. Afterwards, all earlier writes of the peer are visible to the
-    /// program of this side.
+    /// Makes all earlier writes of the peer visible to the program of this side. First checks that
+    /// the remote key `key` permits a flush with the rights `access`. `range` is the address and
+    /// the length in bytes of the flushed memory; `None` stands for the whole region or window.
     fn flush(
         &self,
         key: u32,
@@ -179,52 +177,52 @@ pub trait Memory {
         access: AccessFlags,
     ) -> Result<(), RemoteFault>;
 
-    /// Withdraws the present key of a memory window that is about to be bound again, so that no
-    /// other process can begin to use the key. The caller repeats the call while the result is
-    /// [`Withdrawal::Pending`], and then [binds](Self::bind) the window or [publishes the key
-    /// again](Self::restore_window). The default implementation only returns
-    /// [`Withdrawal::Complete`].
+    /// Prevents other processes from beginning to use the present key of a memory window that is
+    /// about to be bound again. While the result is [`Withdrawal::Pending`], the caller must call
+    /// again later. Then the caller [binds](Self::bind) the window or [publishes the key
+    /// again](Self::restore_window). The default implementation returns [`Withdrawal::Complete`].
     fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
         Withdrawal::Complete
     }
 
     /// Prevents other processes from beginning to use a memory key that is about to be
-    /// [invalidated](Self::invalidate). If the result is [`Withdrawal::Pending`], other processes
-    /// are still using the key, and the caller must call again later. The default implementation
-    /// returns [`Withdrawal::Complete`].
+    /// [invalidated](Self::invalidate). While the result is [`Withdrawal::Pending`], other
+    /// processes still use the key, and the caller must call again later. The default
+    /// implementation returns [`Withdrawal::Complete`].
     fn withdraw(&self, _key: u32) -> Withdrawal {
         Withdrawal::Complete
     }
 
     /// Lets other processes use a memory key again after [`withdraw_window`](Self::withdraw_window)
-    /// or [`withdraw`](Self::withdraw), because the key will not be changed after all. Does nothing
-    /// by default.
+    /// or [`withdraw`](Self::withdraw). Called if the key will not be changed after all. The
+    /// default implementation does nothing.
     fn restore_window(&self, _key: u32) {}
 
     /// Binds a memory window to a range of a memory region, as `binding` describes.
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault>;
 
-    /// Invalidates a memory key, because a send request of this side demands it (a local
-    /// invalidate).
+    /// Invalidates a memory key of this side for a local invalidate, which is a send request of
+    /// this side.
     fn invalidate(&self, key: u32) -> Result<(), LocalFault>;
 
-    /// Invalidates a key, because a message of the peer demands it (a send with invalidate).
+    /// Invalidates a memory key of this side for a send with invalidate, which is a message of the
+    /// peer.
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault>;
 
     /// Checks that `length` bytes can be read from the memory of the scatter/gather list `list`,
     /// beginning with the byte `offset` of that memory.
     ///
     /// # Errors
-    /// The reason for which [`gather`](Self::gather) of the same bytes would fail.
+    /// Returns the error with which [`gather`](Self::gather) of the same bytes would fail.
     fn check_local(&self, list: &[Segment], offset: u32, length: u32) -> Result<(), LocalFault> {
         let mut bytes = vec![0; length as usize];
         self.gather(list, offset, &mut bytes)
     }
 
-    /// Copies `length` bytes of the message `message` in this process's memory, from byte `offset`
-    /// on, to the memory `to` of `peer`. The bytes are written in ascending order of addresses. All
-    /// keys are checked before the first byte is copied: first those of the message, then those of
-    /// `to`.
+    /// Copies `length` bytes of the message `message` from this process's memory to the memory `to`
+    /// of `peer`. Begins with byte `offset` of the message, and writes in ascending order of
+    /// addresses. All keys are checked before the first byte is copied: first those of the message,
+    /// then those of `to`.
     fn copy_message(
         &self,
         message: Data<'_>,
@@ -258,8 +256,8 @@ pub trait Memory {
     }
 
     /// Copies `length` bytes of the peer's memory `from` to the local memory of the scatter/gather
-    /// list `list`, from byte `offset` of the message on. All keys are checked before the first
-    /// byte is copied: first those of the peer, then those of this side.
+    /// list `list`, beginning at byte `offset` of the local memory. All keys are checked before the
+    /// first byte is copied: first those of the peer, then those of this side.
     fn fetch(
         &self,
         list: &[Segment],
@@ -355,21 +353,23 @@ pub enum Counter {
     RingReceivedMessages,
     RingReceivedBytes,
     SharedWakings,
-    /// Subset of `SharedWakings` that woke an application thread waiting on a completion channel.
+    /// Subset of `SharedWakings`: wakeups of application threads that were waiting on a completion
+    /// channel.
     SharedChannelWakings,
 }
 
 impl Counter {
-    /// Number of counters: the length of an array with one value for each counter.
+    /// Number of statistics counters: the length of an array with one value for each counter.
     pub const COUNT: usize = Self::SharedChannelWakings as usize + 1;
 }
 
-/// Environment of a queue pair, through which the transport accesses memory and receive requests,
-/// and reports completions, events and counts.
+/// Environment of a queue pair. Through the environment, the transport accesses memory, takes
+/// receive requests, and reports completions, events and counts.
 pub trait Host: Memory {
-    /// Removes the next receive request from the queue pair's own or shared receive queue. For an
-    /// XRC target (receiving half of an XRC connection), uses the shared receive queue with the
-    /// number `xrc_srq`. Returns `None` if the queue is empty.
+    /// Removes and returns the next receive request of the queue pair, from its own or its shared
+    /// receive queue. For an XRC target (receiving half of an XRC connection), takes the request
+    /// from the shared receive queue with the number `xrc_srq`. Returns `None` if the queue is
+    /// empty.
     fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest>;
 
     /// Returns whether the XRC shared receive queue `number` exists and belongs to the queue pair's
@@ -379,31 +379,32 @@ pub trait Host: Memory {
     /// Reports the completion of a send request to the program.
     fn complete_send(&mut self, completion: Completion);
 
-    /// Reports the completion of a receive to the program. If the receive was taken from the shared
-    /// receive queue of an XRC target, `xrc_srq` is the number of this queue; otherwise `None`.
+    /// Reports the completion of a receive to the program. For an XRC target, `xrc_srq` is the
+    /// number of the shared receive queue from which the receive was taken. For all other queue
+    /// pairs, `xrc_srq` is `None`.
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
 
     /// Returns whether another process of the host can map the memory that contains the bytes of
-    /// the request, and so can copy the bytes without a system call. Called once, when the request
-    /// starts; [`Upcoming::is_mappable`] then contains the result. An implementation may return
-    /// `false` if the result makes no difference for the request.
+    /// the request. Such a process copies the bytes without a system call. The transport calls this
+    /// function once, when the request starts, and stores the result in [`Upcoming::is_mappable`].
+    /// An implementation may return `false` if the result makes no difference for the request.
     fn is_mappable(&self, _request: &SendRequest) -> bool {
         false
     }
 
     /// Returns whether the next bytes of the request, at the position `upcoming`, must be copied to
-    /// the peer without packets. If so, they are never sent as packets, even if the copy is not
-    /// possible yet: for example, a direct copy to the peer's memory waits until earlier requests
-    /// are acknowledged. Returns `false` by default: all bytes may be sent as packets.
+    /// the peer without packets. If so, these bytes are never sent as packets, even if the copy
+    /// must wait: for example, a direct copy to the peer's memory waits until earlier requests are
+    /// acknowledged. The default implementation returns `false`: all bytes may be sent as packets.
     fn excludes_packets(&self, _request: &SendRequest, _upcoming: &Upcoming) -> bool {
         false
     }
 
-    /// Informs the host that the requests of this queue pair are about to fail. The implementation
-    /// must withdraw the descriptions (locations) of message bytes that this queue pair has
-    /// published, so that peers no longer copy these bytes from this process's memory: after a
-    /// completion, the program may change them. Called before the first of the requests completes.
-    /// Does nothing by default.
+    /// Informs the host that the requests of this queue pair are about to complete with an error.
+    /// This queue pair may have published the locations of message bytes in this process's memory,
+    /// from which peers copy the bytes. The implementation must withdraw these locations, because
+    /// the program may change the bytes after a completion. The transport calls this function
+    /// before the first completion. The default implementation does nothing.
     fn fails(&mut self) {}
 
     /// Raises an asynchronous event of the queue pair, which the program gets by

@@ -18,8 +18,8 @@ use super::{
     SendRequest, Sequence, Service, State, Time,
 };
 
-/// Position of the next unsent bytes of a send queue, with the properties that determine by which
-/// path the bytes can be transferred.
+/// Position of the next unsent bytes of a send queue. Also contains the properties that determine
+/// whether the bytes may be transferred without packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Upcoming {
     /// Sequence number of the message's first packet. Each packet of a message has the number after
@@ -29,30 +29,30 @@ pub struct Upcoming {
     pub packet: u32,
     /// Total number of packets of the message.
     pub packets: u32,
-    /// Number of sequence numbers that were sent before and are not acknowledged. If the peer has
-    /// reported missing packets, fewer count: packets that the peer has received after a gap, and
-    /// lost packets that have not been sent again, may be left out.
+    /// Number of sent sequence numbers that are not acknowledged. After the peer has reported
+    /// missing packets, two kinds of packets may be left out: packets that the peer has received
+    /// after a gap, and lost packets that have not been sent again.
     pub unacknowledged: u32,
     /// Set if all messages before this one have completed.
     pub is_oldest: bool,
     /// Set if sequence numbers were [skipped](QueuePair::skip), and a packet must announce them to
     /// the peer before the next message.
     pub is_gap_unannounced: bool,
-    /// Set if this side must send the bytes of the message, because the peer could not copy the
-    /// bytes of this message, or of several previous messages from the same kind of memory, from
-    /// this process.
+    /// Set if this side must send the bytes of the message itself. In this case, the peer could not
+    /// copy the bytes of this message, or of several previous messages in the same kind of memory,
+    /// from this process.
     pub is_declined: bool,
     /// Set if another process can map the memory of the request: the result of
     /// [`Host::is_mappable`].
     pub is_mappable: bool,
     /// Set if the peer acknowledges messages, because the connection is reliable.
     pub is_reliable: bool,
-    /// Set if earlier packets of an unreliable connection may still be in flight to the peer, so
-    /// that any other transfer would overtake them. Never set for a reliable connection, which
-    /// restores the order itself.
+    /// Set if earlier packets of an unreliable connection may still be in flight to the peer. Bytes
+    /// that are transferred without packets would overtake these packets. Never set for a reliable
+    /// connection, which restores the order itself.
     pub has_packets_in_flight: bool,
-    /// Set if the peer of an unreliable connection may not have received all earlier messages, so
-    /// that a one-sided operation would overtake them. Never set for a reliable connection.
+    /// Set if the peer of an unreliable connection may not have received all earlier messages. A
+    /// one-sided operation would overtake these messages. Never set for a reliable connection.
     pub awaits_receipt: bool,
 }
 
@@ -76,8 +76,8 @@ pub struct Part<'a> {
     pub ends: bool,
     /// Number of the sending queue pair.
     pub source: u32,
-    /// Queue key of the sending queue pair. A datagram contains this key if the top bit of the key
-    /// in its request is set.
+    /// Queue key of the sending queue pair. If the top bit of the queue key in a datagram request
+    /// is set, the datagram contains this key instead.
     pub queue_key: u32,
 }
 
@@ -87,8 +87,8 @@ pub struct Part<'a> {
 pub enum PartOutcome {
     /// The part was executed at the peer, and counts as acknowledged.
     Executed,
-    /// A whole message was executed in the peer's memory without the peer's queue pair. Before the
-    /// next packet, a packet must announce the skipped sequence numbers to the peer.
+    /// A whole message was executed in the peer's memory without the peer's queue pair. A skip
+    /// packet must announce the sequence numbers of the message to the peer before the next packet.
     ExecutedOneSided,
     /// The part was sent, including its bytes. The peer will acknowledge the part.
     Sent,
@@ -107,7 +107,7 @@ pub enum PartOutcome {
         /// Time to wait before the next attempt.
         delay: Duration,
     },
-    /// The request has failed, and with it the connection.
+    /// The request has failed with this status, and the connection has failed too.
     Failed(CompletionStatus),
 }
 
@@ -123,8 +123,8 @@ pub enum SendProgress {
     PacketsOnly,
 }
 
-/// A part (range) of a message that is transferred without packets, as its receiver sees it. The
-/// message is a send, or a write with immediate data, and so completes a posted receive.
+/// Received part (range) of a message that is transferred without packets. The message is a send or
+/// a write with immediate data. Both complete a posted receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     /// Sequence number of the part's first packet.
@@ -151,11 +151,11 @@ pub struct Incoming {
 pub enum Kind {
     /// A send: the bytes go to the memory of the receive.
     Send,
-    /// A write with immediate data whose bytes the [`Source`] copies to this memory of the
-    /// receiver. The receiver checks that the sender may write there.
+    /// A write with immediate data. The [`Source`] copies the bytes to this memory of the receiver.
+    /// The receiver checks that the sender may write there.
     Write(Remote),
-    /// A write with immediate data whose bytes the sender has written to the receiver's memory
-    /// after checking its access rights, or whose [`Source`] writes them.
+    /// A write with immediate data. Either the sender has written the bytes to the receiver's
+    /// memory, after checking its access rights, or the [`Source`] writes the bytes.
     Written,
 }
 
@@ -173,7 +173,8 @@ pub trait Source<H> {
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), CopyError>;
 }
 
-/// Reason why a receiver did not accept a part of a message that the sender's thread passed to it.
+/// Reason why a receiver did not accept a part (range) of a message from a sender in the same
+/// process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartRefusal {
     /// The queue pair has no receive posted.
@@ -187,12 +188,13 @@ pub enum PartRefusal {
         /// Time to wait before the next attempt.
         delay: Duration,
     },
-    /// Any other reason. The message must be sent as packets; their responses report errors.
+    /// The receiver refused for another reason. The sender must send the message as packets, whose
+    /// responses report errors.
     UsePackets,
 }
 
 /// Maximum length of a datagram's payload in bytes: 4096, the largest path MTU of RDMA. A buffer of
-/// this size holds a datagram while it is copied between two queue pairs.
+/// this size holds the payload while it is copied between two queue pairs.
 const DATAGRAM: usize = 4096;
 
 impl Upcoming {
@@ -208,9 +210,10 @@ impl QueuePair {
     /// returns the position of the next unsent bytes.
     ///
     /// # Errors
-    /// [`SendProgress::PacketsOnly`] if at most packets can be sent now, and [`SendProgress::Idle`]
-    /// if nothing can be sent. [`SendProgress::Transferred`] if a request has failed: all requests
-    /// have then completed, and the queue pair is in an error state.
+    /// Returns [`SendProgress::PacketsOnly`] if only packets can be sent now, and
+    /// [`SendProgress::Idle`] if nothing can be sent. Returns [`SendProgress::Transferred`] if a
+    /// request has failed: all requests have then completed, and the queue pair is in an error
+    /// state.
     pub fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -226,9 +229,10 @@ impl QueuePair {
         })
     }
 
-    /// Returns what can be sent next, without changing the state. [`SendProgress::Transferred`]
-    /// means that bytes may be copied to a peer on this host now, without packets. On a reliable
-    /// connection, this requires that the peer has acknowledged all sent packets.
+    /// Returns what can be sent next: bytes without packets, only packets, or nothing. Does not
+    /// change the state. [`SendProgress::Transferred`] means that bytes may be copied to a peer on
+    /// this host now, without packets. On a reliable connection, this requires that the peer has
+    /// acknowledged all sent packets.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> SendProgress {
         if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
@@ -238,8 +242,8 @@ impl QueuePair {
     }
 
     /// Returns whether the next request's bytes must be copied to a peer on this host without
-    /// packets. If so, the caller must not send them as packets, even if the copy has to wait until
-    /// earlier requests are acknowledged.
+    /// packets. If so, the caller must not send these bytes as packets. The copy may have to wait
+    /// until earlier requests are acknowledged.
     pub fn excludes_packets(&self, host: &impl Host) -> bool {
         self.requester.excludes_packets(&self.endpoint, host)
     }
@@ -251,8 +255,8 @@ impl QueuePair {
     }
 
     /// Returns the next part (range) of the message, to be copied to a peer on this host without
-    /// packets. The part begins at the position `upcoming`, and has at most as many bytes as fit
-    /// into `packets` packets. Returns `None` if no request waits to be sent.
+    /// packets. The part begins at the position `upcoming`, and replaces at most `packets` packets.
+    /// Returns `None` if no request waits to be sent.
     pub fn part(&self, upcoming: &Upcoming, packets: u32) -> Option<Part<'_>> {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
@@ -285,9 +289,9 @@ impl QueuePair {
         step
     }
 
-    /// Makes this side send the bytes of the next message itself. Called if the location of the
-    /// bytes in this process's memory cannot be described to the peer, or if this side cannot write
-    /// the bytes to the peer's memory.
+    /// Makes this side send the bytes of the next message itself. Called in two cases: the location
+    /// of the bytes in this process's memory cannot be described to the peer, or this side cannot
+    /// write the bytes to the peer's memory.
     pub fn require_sent_bytes(&mut self) {
         self.requester.require_sent_bytes();
     }
@@ -308,7 +312,7 @@ impl QueuePair {
     }
 
     /// Returns the number of sequence numbers that a message of `length` bytes uses: one for each
-    /// of its packets. A message that is transferred without packets uses as many.
+    /// of its packets. A message that is transferred without packets uses the same number.
     #[inline]
     pub fn packets(&self, length: u32) -> u32 {
         self.endpoint.packets(length)
@@ -320,17 +324,17 @@ impl QueuePair {
         self.endpoint.mtu()
     }
 
-    /// Advances the send sequence number by `packets`, because messages of this queue pair were
-    /// executed directly in the peer's memory without being posted here. [`is_idle`](Self::is_idle)
-    /// must have returned `true`.
+    /// Advances the send sequence number by `packets`, to account for messages that were executed
+    /// directly in the peer's memory without being posted here. [`is_idle`](Self::is_idle) must
+    /// have returned `true`.
     pub fn skip(&mut self, packets: u32) {
         self.requester.skip(packets);
     }
 
     /// Returns whether the caller may send a message of `packets` packets now, before
-    /// [`post_sent`](Self::post_sent) adds it to the send queue. Returns `true` only on a reliable
-    /// connection whose earlier messages are all sent, and whose limit on unacknowledged packets
-    /// (the window) permits this message.
+    /// [`post_sent`](Self::post_sent) adds it to the send queue. The result is `true` only on a
+    /// reliable connection on which all earlier messages are sent. The limit on unacknowledged
+    /// packets (the window) must also permit the message.
     #[inline]
     pub fn may_post_sent(&self, packets: u32) -> bool {
         self.endpoint.state == State::ReadyToSend
@@ -340,28 +344,30 @@ impl QueuePair {
     }
 
     /// Returns the number of packets of started requests that are not acknowledged. Bytes that are
-    /// transferred through shared memory count as the packets that they would need. The exceptions
-    /// of [`Upcoming::unacknowledged`] apply.
+    /// transferred through shared memory count as the packets that they replace. After the peer has
+    /// reported missing packets, some packets may be left out, as in [`Upcoming::unacknowledged`].
     #[inline]
     pub fn unacknowledged(&self) -> u32 {
         self.requester.all_on_the_way()
     }
 
-    /// Returns whether this side must send the bytes of messages itself, because the peer could not
-    /// copy several messages in a row from this process's memory. `is_mappable` selects the
-    /// messages: in memory that the peer can map, or in other memory. The two kinds are counted
-    /// separately.
+    /// Returns whether this side must send the bytes of messages itself. This is so after the peer
+    /// has failed to copy several messages in a row from this process's memory. `is_mappable`
+    /// selects the messages: in memory that the peer can map, or in other memory. The two kinds are
+    /// counted separately.
     #[inline]
     pub fn is_declined(&self, is_mappable: bool) -> bool {
         self.requester.is_declined(is_mappable)
     }
 
     /// Adds a message to the send queue after the caller has sent the message through shared
-    /// memory, with the [next sequence number](Self::send_sequence).
-    /// [`may_post_sent`](Self::may_post_sent) must have returned `true`. Afterwards, a call of
-    /// [`arm`](Self::arm) or [`handle_timeout`](Self::handle_timeout) must set the timeout for the
-    /// response. `data` has the `length` bytes. `offered` is `None` if the bytes were sent. If only
-    /// their location was sent, for the peer to copy the bytes, `offered` is the result of
+    /// memory. [`may_post_sent`](Self::may_post_sent) must have returned `true`. The message gets
+    /// the [next sequence number](Self::send_sequence). `data` has the `length` bytes. `offered` is
+    /// `None` if the bytes were sent. If only their location was sent, for the peer to copy the
+    /// bytes, `offered` is the result of [`Host::is_mappable`].
+    ///
+    /// The caller must then call [`arm`](Self::arm) or [`handle_timeout`](Self::handle_timeout),
+    /// which set the timeout for the response.
     /// [`Host::is_mappable`].
     #[inline(always)]
     pub fn post_sent(
@@ -375,25 +381,25 @@ impl QueuePair {
         (self.requester).post_sent(message, data, size, offered, &self.endpoint);
     }
 
-    /// Returns whether the timeout for a response must still be set by [`arm`](Self::arm), because
-    /// [`post_sent`](Self::post_sent) has added a message that awaits a response.
+    /// Returns whether [`arm`](Self::arm) must still set the timeout for a response. This is so
+    /// after [`post_sent`](Self::post_sent) has added a message.
     #[inline]
     pub fn is_unarmed(&self) -> bool {
         self.requester.is_unarmed()
     }
 
     /// Sets the timeout for the response to messages that [`post_sent`](Self::post_sent) added,
-    /// unless the timeout is already set. Until then, [`next_timeout`](Self::next_timeout) does not
-    /// include this timeout. [`handle_timeout`](Self::handle_timeout) also sets it, so a caller of
-    /// that function need not call `arm`.
+    /// unless the timeout is already set. Before this call, [`next_timeout`](Self::next_timeout)
+    /// does not include the timeout. [`handle_timeout`](Self::handle_timeout) also sets the
+    /// timeout, so a caller of that function need not call `arm`.
     #[inline]
     pub fn arm(&mut self, now: Time) {
         self.requester.arm(now, &self.endpoint);
     }
 
-    /// Returns whether this queue pair and `peer` are connected to each other, so that messages may
-    /// be transferred between them without packets. For datagrams, returns whether both are in the
-    /// same partition.
+    /// Returns whether this queue pair and `peer` are connected to each other. If so, messages may
+    /// be transferred between them without packets. For datagrams, returns whether both queue pairs
+    /// are in the same partition.
     pub fn is_connected_to(&self, peer: &Self) -> bool {
         let (own, other) = (&self.endpoint, &peer.endpoint);
         let connected = own.service == Service::UnreliableDatagram
@@ -405,8 +411,8 @@ impl QueuePair {
 
     /// Returns whether the peer may now execute `part` (a range of a message) directly in the
     /// memory of this process. The part must have the sequence number that this queue pair expects
-    /// next, and no response to an earlier read or atomic may be waiting to be sent. If the result
-    /// is `false`, the peer sends packets.
+    /// next. No response to an earlier read or atomic may be waiting to be sent. If the result is
+    /// `false`, the peer sends packets.
     pub fn expects(&self, part: &Part<'_>) -> bool {
         self.may_receive() && self.responder.expects(part)
     }
@@ -467,8 +473,8 @@ impl QueuePair {
     }
 
     /// Handles an acknowledgement of all packets up to `sequence` by the peer. Has no effect on an
-    /// unreliable connection. `now` returns the present time, or a somewhat later time: only the
-    /// next response's timeout is counted from it.
+    /// unreliable connection. `now` returns the time from which the next response's timeout is
+    /// counted: the present time, or a somewhat later time.
     #[inline]
     pub fn receive_acknowledgement(
         &mut self,
@@ -490,14 +496,14 @@ impl QueuePair {
     }
 
     /// Returns the sequence number of the acknowledgement that this queue pair must send to its
-    /// peer, or `None` if no acknowledgement must be sent. Does not change the state.
+    /// peer. Returns `None` if no acknowledgement must be sent. Does not change the state.
     #[inline]
     pub fn acknowledgement(&self) -> Option<Sequence> {
         self.responder.acknowledgement()
     }
 
-    /// Records that the [acknowledgement](Self::acknowledgement) was sent, so that it is not sent
-    /// again. Has no effect if none had to be sent.
+    /// Records that the [acknowledgement](Self::acknowledgement) was sent, so that this
+    /// acknowledgement is not sent again. Has no effect if no acknowledgement had to be sent.
     #[inline]
     pub fn acknowledgement_sent(&mut self) {
         self.responder.acknowledgement_sent();
@@ -511,8 +517,8 @@ impl QueuePair {
         self.accepts_packet(destination, partition_key, host)
     }
 
-    /// Returns whether the responder half of this queue pair has no packet to send. A waiting
-    /// acknowledgement does not count, because it can also be sent as a message in shared memory.
+    /// Returns whether the responder half of this queue pair has no packet to send. A pending
+    /// acknowledgement is ignored, because it can also be sent as a message in shared memory.
     #[inline]
     pub fn has_no_response_packet(&self) -> bool {
         self.responder.has_no_packet()
@@ -526,8 +532,8 @@ impl QueuePair {
     }
 
     /// Returns the urgency with which this queue pair must transmit: not at all, only an
-    /// acknowledgement, or without a delay. In any state but ready to send, returns
-    /// [`TransmitUrgency::Urgent`].
+    /// acknowledgement, or without a delay. Always returns [`TransmitUrgency::Urgent`] unless the
+    /// state is ready to send.
     #[inline]
     pub fn transmit_urgency(&self) -> TransmitUrgency {
         if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {
@@ -602,8 +608,8 @@ impl QueuePair {
         PartOutcome::Executed
     }
 
-    /// Returns whether the queue pair sends requests and handles responses in its present state:
-    /// ready to send, or send queue drained, in which started requests continue.
+    /// Returns whether the queue pair sends requests and handles responses in its present state.
+    /// These states are ready to send, and send queue drained, in which started requests continue.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
         matches!(
@@ -633,7 +639,7 @@ pub struct UnqueuedMessage {
     pub immediate: Option<[u8; 4]>,
     /// Destination memory of a write with immediate data. `None` for a send.
     pub remote: Option<Remote>,
-    /// Set if a completion is generated after success, too.
+    /// Set if the request generates a completion even if it succeeds.
     pub signaled: bool,
     /// Set if the completion at the peer raises a solicited event.
     pub solicited: bool,

@@ -18,8 +18,8 @@ pub struct Path {
     pub flow_label: u32,
 }
 
-/// Network addresses and network header of a received packet, as the layers below the transport
-/// report them.
+/// Network addresses and network header of a received packet. The network layer passes them to the
+/// transport together with the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Index of the local GID at which the packet arrived.
@@ -31,12 +31,12 @@ pub struct Arrival {
     /// GRH, which is stored in the first 40 bytes of a datagram's receive: the IPv6 header, or 20
     /// unspecified bytes and the IPv4 header (IBTA annex A17.4.5.1).
     pub route: [u8; 40],
-    /// The eight high bits of all queue pair numbers of the sending NIC (its slot), which the UDP
-    /// source port determines. `None` if the sender is on another host or is not a softroce device,
-    /// and so may use any queue pair number.
+    /// The eight high bits that all queue pair numbers of the sending NIC share (its slot). The UDP
+    /// source port of the packet determines them. `None` if the sender is on another host or is not
+    /// a softroce device. Such a sender may use any queue pair number.
     pub slot: Option<u8>,
-    /// Set if the packet came through memory shared with the process that owns the sender's
-    /// address. Then no other process can have forged the packet.
+    /// Set if the packet came through memory that is shared with the owner of the sender's address.
+    /// No other process can then have forged the packet.
     pub private: bool,
 }
 

@@ -26,7 +26,7 @@ pub struct QueuePair {
     /// again.
     drained: bool,
     /// Number of packets that were sent while the acknowledgement of received packets was delayed.
-    /// At [`MAX_DELAY_PACKETS`], the acknowledgement is sent next.
+    /// When the number reaches [`MAX_DELAY_PACKETS`], the acknowledgement is sent next.
     pub(super) passed: u32,
 }
 
@@ -108,8 +108,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the queue pair is draining its send queue: the state is "send queue drained"
-    /// (SQD), but requests that were started before have not all completed.
+    /// Returns whether the queue pair is draining its send queue. This is so if the state is "send
+    /// queue drained" (SQD), but not all started requests have completed.
     pub fn is_draining(&self) -> bool {
         self.endpoint.state == State::SendQueueDrained && !self.drained
     }
@@ -121,7 +121,8 @@ impl QueuePair {
     /// - send queue drained: no new request is started; started requests continue, and an event is
     ///   raised when they have ended;
     /// - send queue error: send requests complete with the status "flushed";
-    /// - error: send requests complete in this way, and receives too unless their queue is shared.
+    /// - error: send requests complete with the status "flushed"; receives do too, unless they are
+    ///   in a shared receive queue.
     ///
     /// The caller must have checked that the transition is legal.
     pub fn enter(&mut self, state: State, _now: Time, host: &mut impl Host) {
@@ -165,9 +166,9 @@ impl QueuePair {
         self.report_drained(host);
     }
 
-    /// Queues a send request. In an error state the request is flushed immediately. The caller must
-    /// have checked that the service and the state of the queue pair allow the operation, and that
-    /// no limit is exceeded.
+    /// Adds a send request to the send queue. In an error state, the request immediately completes
+    /// with the status "flushed". The caller must have checked three conditions: the service and
+    /// the state of the queue pair allow the operation, and no limit is exceeded.
     #[inline]
     pub fn post(&mut self, request: SendRequest, host: &mut impl Host) {
         self.queue(request);
@@ -176,9 +177,9 @@ impl QueuePair {
         }
     }
 
-    /// Adds a send request to the send queue, and does nothing else. [`post`](Self::post) also
-    /// completes the request immediately with the status "flushed", if the queue pair is in an
-    /// error state.
+    /// Adds a send request to the send queue, and does nothing else. In an error state, the request
+    /// does not complete; [`post`](Self::post) also completes the request with the status "flushed"
+    /// then.
     #[inline]
     pub fn queue(&mut self, request: SendRequest) {
         self.requester.post(request);
@@ -197,9 +198,9 @@ impl QueuePair {
         self.requester.set_peer_gone();
     }
 
-    /// Returns whether this queue pair has only an acknowledgement to send, which may be delayed:
-    /// the program may soon send a message in response, with which the acknowledgement is then
-    /// sent.
+    /// Returns whether this queue pair has only an acknowledgement to send, and may delay it. The
+    /// program may soon send a message in response, and the acknowledgement is then sent together
+    /// with that message.
     pub fn may_delay_transmission(&self) -> bool {
         self.may_delay() && self.requester.is_silent()
     }
@@ -216,11 +217,12 @@ impl QueuePair {
             && self.responder.may_delay()
     }
 
-    /// Receives a packet. The caller must then call [`poll_transmit`](Self::poll_transmit), which
-    /// returns the responses, but only after all packets that arrived together, so that a single
-    /// acknowledgement covers all of them.
+    /// Receives a packet. The caller must have checked the ICRC, and that the packet came from the
+    /// peer's address.
     ///
-    /// The caller must have checked the ICRC, and that the packet came from the peer's address.
+    /// The caller must then call [`poll_transmit`](Self::poll_transmit), which returns the
+    /// responses. This call should follow after all packets that arrived together, so that a single
+    /// acknowledgement covers all of them.
     pub fn receive(
         &mut self,
         now: Time,
@@ -308,8 +310,9 @@ impl QueuePair {
     /// call until the result is `None`.
     ///
     /// Responses are sent first, then retransmissions and new packets, as far as the window allows.
-    /// An acknowledgement that [may be delayed](Self::may_delay_transmission) comes last, so that
-    /// the longer packets before it have equal lengths, and the kernel can send all in one step.
+    /// An acknowledgement that [may be delayed](Self::may_delay_transmission) is sent last. The
+    /// longer packets before it then have equal lengths, so the kernel can send all of them in one
+    /// step.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -361,16 +364,16 @@ impl QueuePair {
     }
 
     /// Returns the earliest time at which the caller must call
-    /// [`handle_timeout`](Self::handle_timeout) and then [`poll_transmit`](Self::poll_transmit), or
-    /// `None` if there is none.
+    /// [`handle_timeout`](Self::handle_timeout) and then [`poll_transmit`](Self::poll_transmit).
+    /// Returns `None` if no timeout is set.
     #[inline]
     pub fn next_timeout(&self) -> Option<Time> {
         earlier(self.requester.next_timeout(), self.responder.next_timeout())
     }
 
-    /// Records that packets cannot be sent, because the ring (queue in shared memory) from which
-    /// the peer receives packets is full. The wait for free space is limited by the same timeout
-    /// and retries as the wait for a response.
+    /// Records that packets cannot be sent, because the peer's ring (queue in shared memory) is
+    /// full. The peer receives packets from this ring. The timeout and the retries for a response
+    /// also limit the wait for free space.
     pub fn wait_for_space(&mut self, now: Time) {
         if self.endpoint.is_reliable() {
             self.requester.wait_for_space(now, &self.endpoint);
@@ -378,8 +381,9 @@ impl QueuePair {
     }
 
     /// Records that the peer's ring (queue in shared memory) has free space again. Restarts the
-    /// timeout and the number of retries of the wait that [`wait_for_space`](Self::wait_for_space)
-    /// began, because other senders may use the free space first.
+    /// timeout and the number of retries of the wait for free space. The wait may continue, because
+    /// other senders may use the free space first. [`wait_for_space`](Self::wait_for_space) began
+    /// this wait.
     pub fn space_available(&mut self) {
         self.requester.space_available();
     }
@@ -399,10 +403,10 @@ impl QueuePair {
     }
 
     /// Handles `done`, the result of an operation of the requester (sending half of the queue
-    /// pair). On failure, completes the oldest request with the error, and moves the queue pair to
-    /// the error state. With an unreliable service, moves it to the send queue error state instead,
-    /// in which the queue pair continues to receive. On success, raises [`Event::SendQueueDrained`]
-    /// if the send queue has just been drained.
+    /// pair). On success, raises [`Event::SendQueueDrained`] if the send queue has just been
+    /// drained. On failure, completes the oldest request with the error, and moves the queue pair
+    /// to the error state. With an unreliable service, the new state is the send queue error state
+    /// instead, in which the queue pair continues to receive.
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {
@@ -412,8 +416,9 @@ impl QueuePair {
     }
 
     /// Completes the oldest request with the error `status`, and moves the queue pair to an error
-    /// state. With a reliable service this is the error state; with an unreliable service it is the
-    /// send queue error state, in which the queue pair continues to receive.
+    /// state. With a reliable service, the new state is the error state. With an unreliable
+    /// service, the new state is the send queue error state, in which the queue pair continues to
+    /// receive.
     #[cold]
     fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
         host.fails();
@@ -440,8 +445,8 @@ impl QueuePair {
     }
 
     /// Completes the receive of the message in progress with the error `status`, and moves the
-    /// queue pair to the error state, because an error of the receive queue ends the connection
-    /// (IBTA 9.9.3, class E, and 10.3.1.7).
+    /// queue pair to the error state. An error of the receive queue ends the connection (IBTA
+    /// 9.9.3, class E, and 10.3.1.7).
     pub(super) fn fail_receive(&mut self, status: CompletionStatus, host: &mut impl Host) {
         self.responder.abort(status, host);
         self.enter_error(host);

@@ -9,10 +9,10 @@ use crate::wire::{Aeth, Header, Opcode, Operation, Packet, Syndrome, Transport};
 ///
 /// An unreliable service has no acknowledgements, because InfiniBand links have flow control. A
 /// socket has no flow control: it drops packets when its buffer is full, and a sender on the same
-/// host would lose most of a long message. So the sender regularly requests a receipt, in a packet
-/// of its own. A receiver of this crate sends the receipt once it has taken the request from its
-/// socket. Other implementations drop the request, because its opcode is reserved for manufacturers
-/// (IBTA 9.2.1, 9.7.2).
+/// host would lose most of a long message. So the sender regularly sends a separate packet that
+/// requests a receipt. A receiver of this crate sends the receipt once it has taken the request
+/// from its socket. Other implementations drop the request, because its opcode is reserved for
+/// manufacturers (IBTA 9.2.1, 9.7.2).
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
     owed: SmallVec<[Receipt; 4]>,
@@ -25,8 +25,8 @@ struct Receipt {
     sequence: Sequence,
 }
 
-/// Maximum number of receipts (confirmations of received packets) that wait to be sent, so that the
-/// requests of many senders take limited memory. Further receipt requests are dropped; their
+/// Maximum number of receipts (confirmations of received packets) that wait to be sent. The limit
+/// bounds the memory for the requests of many senders. Further receipt requests are dropped; their
 /// senders continue after a timeout.
 const MAX_WAITING: usize = 32;
 
@@ -89,9 +89,9 @@ impl Receipts {
     }
 }
 
-/// Returns the header of a receipt request, if `operation` is a send, or of a receipt (confirmation
-/// of received packets), if `operation` is an acknowledgement. Both have opcodes that the
-/// specification reserves for manufacturers.
+/// Returns the header of a receipt request or of a receipt. A receipt is a confirmation of received
+/// packets. `operation` selects the header: a send for a receipt request, and an acknowledgement
+/// for a receipt. Both headers have opcodes that the specification reserves for manufacturers.
 pub(super) fn header(endpoint: &Endpoint, operation: Operation, sequence: Sequence) -> Header {
     let mut header = endpoint.header(operation, sequence);
     header.bth.opcode = Opcode::new(Transport::Manufacturer, operation);

@@ -24,8 +24,9 @@ impl Segment {
         key: 0,
     };
 
-    /// Returns the memory ranges that contain a part of the message in the scatter/gather list
-    /// `list`. The part begins at byte `offset` of the message, and has `length` bytes.
+    /// Returns the memory ranges that contain `length` bytes of a message, beginning with byte
+    /// `offset` of the message. The scatter/gather list `list` names the memory of the whole
+    /// message.
     pub(crate) fn parts(list: &[Self], offset: u32, length: u32) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (offset, length);
         list.iter().filter_map(move |segment| {
@@ -122,9 +123,8 @@ pub struct Remote {
     pub key: u32,
 }
 
-/// Parameters of a flush (IBTA annex A19): the range of the peer's memory in which earlier writes
-/// take effect before the flush completes, and whether the writes become visible, persistent, or
-/// both.
+/// Parameters of a flush (IBTA annex A19). Before a flush completes, earlier writes to a range of
+/// the peer's memory take effect: they become visible, persistent, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// First byte of the flushed range in the peer's memory.
@@ -133,17 +133,17 @@ pub struct Flush {
     pub length: u32,
     /// Placement types: the bits of `ibv_placement_type`.
     pub placement: u8,
-    /// Memory that is flushed, the range or the whole memory region: a value of
+    /// Selectivity level: whether the range or the whole memory region is flushed. A value of
     /// `ibv_selectivity_level`.
     pub level: u8,
 }
 
 impl Flush {
-    /// Placement type (effect) of a flush that makes earlier writes globally visible
-    /// (`IBV_FLUSH_GLOBAL`).
+    /// Bit of [`placement`](Self::placement) for a flush that makes earlier writes visible to the
+    /// whole host (`IBV_FLUSH_GLOBAL`).
     pub(crate) const GLOBAL: u8 = 1;
-    /// Bit of a flush request that makes earlier writes persistent, in the field that the
-    /// specification calls placement type (`IBV_FLUSH_PERSISTENT`).
+    /// Bit of [`placement`](Self::placement) for a flush that makes earlier writes persistent
+    /// (`IBV_FLUSH_PERSISTENT`).
     pub(crate) const PERSISTENT: u8 = 2;
     /// Value of [`level`](Self::level) for a flush of a range of addresses (`IBV_FLUSH_RANGE`).
     pub(crate) const RANGE: u8 = 0;
@@ -210,7 +210,7 @@ pub enum SendOperation {
     Write {
         /// Memory of the peer to which the bytes are written.
         remote: Remote,
-        /// Immediate data. If it is given, the write consumes a receive of the peer.
+        /// Immediate data. A write with immediate data consumes a posted receive of the peer.
         immediate: Option<[u8; 4]>,
     },
     /// Reads memory of the peer (RDMA read).
@@ -218,8 +218,8 @@ pub enum SendOperation {
         /// Memory of the peer from which the bytes are read.
         remote: Remote,
     },
-    /// Compares eight bytes of the peer's memory with a value, and replaces them if they are equal
-    /// (atomic).
+    /// Compares eight bytes of the peer's memory with a value. If they are equal, replaces the
+    /// eight bytes by another value (atomic).
     CompareSwap {
         /// Location of the eight bytes in the peer's memory.
         remote: Remote,
@@ -268,7 +268,7 @@ pub struct SendRequest {
     /// Number of the XRC shared receive queue at the peer that receives the message. `None` for
     /// other services.
     pub xrc_srq: Option<u32>,
-    /// Set if a completion is generated after success, too.
+    /// Set if the request generates a completion even if it succeeds.
     pub signaled: bool,
     /// Set if the completion at the peer raises a solicited event.
     pub solicited: bool,

@@ -4,8 +4,8 @@
 use super::{Arrival, Host, Path, QueuePair, Service, State, Time};
 use crate::wire;
 
-/// Packets that can be sent next together (a run): consecutive middle packets of a message, which
-/// have the same length and go to the same destination.
+/// Packets that can be sent next together (a run). These are consecutive middle packets of a
+/// message, with the same length and the same destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Path of the packets.
@@ -19,9 +19,9 @@ pub struct Run {
 }
 
 impl QueuePair {
-    /// Returns the packets that [`poll_transmit`](Self::poll_transmit) would send next, if they can
-    /// be sent in one step: they must be from the middle of a message, and have the same length.
-    /// Returns `None` otherwise.
+    /// Returns the packets that [`poll_transmit`](Self::poll_transmit) would send next, if these
+    /// packets can be sent in one step. They must be from the middle of a message, and have the
+    /// same length. Returns `None` if the next packets cannot be sent in one step.
     pub fn next_run(&self, host: &impl Host) -> Option<Run> {
         let sends = matches!(
             self.endpoint.state,
@@ -67,9 +67,9 @@ impl QueuePair {
         }
     }
 
-    /// Receives several packets of equal length in one step, if they are the next expected packets
-    /// and continue a send or a write. Otherwise returns `false` and does nothing; the packets must
-    /// then be received one by one.
+    /// Receives several packets of equal length in one step. The packets must be the next expected
+    /// packets, and must continue a send or a write. Otherwise returns `false` and does nothing;
+    /// the packets must then be received one by one.
     fn take_run(&mut self, run: &wire::Run<'_>, host: &mut impl Host) -> bool {
         let bth = &run.first().header.bth;
         let takes = matches!(

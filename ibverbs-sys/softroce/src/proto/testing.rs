@@ -96,8 +96,8 @@ impl Machine {
         key
     }
 
-    /// Creates a memory window of this simulated machine, which is not bound to memory yet. Returns
-    /// its key.
+    /// Creates a memory window of this simulated machine, and returns the key of the window. The
+    /// window is not bound to memory yet.
     pub(crate) fn window(&mut self) -> u32 {
         let key = self.register_for(Vec::new(), AccessFlags::empty());
         self.regions.borrow_mut()[key as usize - 1].valid = false;
@@ -203,9 +203,9 @@ impl Machine {
         regions[index].bytes.get_mut(offset..end).map(work)
     }
 
-    /// Returns the memory ranges that contain `length` bytes of the message in `list`, from byte
-    /// `offset` on. Each tuple has the address of a range, its key, the total length of the ranges
-    /// before it, and its length.
+    /// Returns the memory ranges that contain `length` bytes of a message, beginning with byte
+    /// `offset` of the message. `list` is the scatter/gather list of the message. Each tuple has
+    /// the address of a range, its key, the total length of the ranges before it, and its length.
     fn pieces(
         list: &[Segment],
         offset: u32,
@@ -511,7 +511,7 @@ pub(crate) fn arrival() -> Arrival {
 }
 
 /// Creates a request with the work request ID `id`, whose data is in the segments `list`. The
-/// request generates a completion also after success (it is signaled).
+/// request is signaled: it generates a completion even if it succeeds.
 pub(crate) fn request(id: u64, operation: SendOperation, list: &[Segment]) -> SendRequest {
     SendRequest {
         id,
@@ -666,8 +666,8 @@ impl Pair {
         panic!("it does not end");
     }
 
-    /// Delivers the packets that the sender of the direction `from` can send now. Does not deliver
-    /// the responses to them.
+    /// Delivers all packets that the sender of the direction `from` can send now, but not the
+    /// responses to these packets.
     pub(crate) fn deliver(&mut self, from: Direction) {
         self.turn(from, &mut |_, _| WireEffect::Deliver);
     }

@@ -16,9 +16,10 @@ pub(super) fn rnr_wait(code: u8) -> Duration {
     Duration::from_micros(u64::from(units) * 10)
 }
 
-/// Rate limiter for packets: it divides them into bursts with pauses. Used where no window limits
-/// the packets in flight: for unreliable services, and for responses that are longer than the
-/// window. Without pauses, the buffer of the receiving socket would drop most of a large message.
+/// Rate limiter that divides packets into bursts with pauses between them. Used where no window
+/// limits the packets in flight: for unreliable services, and for responses that are longer than
+/// the window. Without pauses, the buffer of the receiving socket would drop most of a large
+/// message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pacer {
     left: u32,
@@ -57,8 +58,8 @@ impl Pacer {
     }
 }
 
-/// A pause before a condition is checked again, for example whether another process still copies
-/// bytes. Used where no other thread or process notifies a change of the condition.
+/// A pause until a condition is checked again, for example whether another process still copies
+/// bytes. Used where no other thread or process reports that the condition has changed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
     /// Length of a requested pause that has not begun.
@@ -81,7 +82,7 @@ impl Pause {
         }
     }
 
-    /// Returns the time at which this pause ends and the caller must continue, or `None` if no
+    /// Returns the time at which this pause ends and the caller must continue. Returns `None` if no
     /// pause is in progress.
     #[inline]
     pub(super) fn end(&self) -> Option<Time> {

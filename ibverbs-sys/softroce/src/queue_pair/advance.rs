@@ -12,8 +12,8 @@ impl QueuePair {
     /// Executes queued send requests without packets: copies their bytes within this process, or
     /// through memory shared with a peer process. `mine` is the locked state of this queue pair.
     /// Returns [`SendProgress::Idle`] if nothing can be sent now. Otherwise returns
-    /// [`SendProgress::PacketsOnly`]: the caller must try to send packets and ring messages (short
-    /// messages in shared memory).
+    /// [`SendProgress::PacketsOnly`], and the caller must try to send packets and ring messages
+    /// (short messages in shared memory).
     pub(super) fn execute_all_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> SendProgress {
         loop {
             let step = mine.transport.next_step(|| self.device().now());
@@ -33,8 +33,8 @@ impl QueuePair {
 
     /// Sends all packets and ring messages (short messages in memory shared with a peer process)
     /// that may be sent now, by passing them to `outgoing`. `inner` is the state of this queue
-    /// pair, which stays locked meanwhile, so that another thread's messages cannot be sent between
-    /// them.
+    /// pair. The state stays locked during the call, so messages of other threads cannot be sent in
+    /// between.
     pub(super) fn transmit_queued(
         &self,
         inner: &mut Inner,
@@ -55,8 +55,8 @@ impl QueuePair {
     }
 
     /// Passes to `outgoing` the packets that may be sent now. `inner` is the locked state of this
-    /// queue pair. Returns `true` if packets were sent and the next message needs no packets, so
-    /// that the caller should try to send ring messages (short messages in shared memory).
+    /// queue pair. Returns `true` if packets were sent and the next message needs no packets. The
+    /// caller should then try to send ring messages (short messages in shared memory).
     fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
         self.select_packet_path(inner, outgoing);
         let mut has_sent = false;

@@ -36,8 +36,9 @@ impl Batch {
     }
 
     /// Begins a request of the batch, with the work request ID `id`, the flags `flags` and the
-    /// operation `operation`. First checks the previous request, which is complete now. `rules` are
-    /// the limits of the queue pair. If the previous request violates them, the batch fails.
+    /// operation `operation`. First checks the previous request of the batch, which is complete
+    /// now. `rules` are the limits of the queue pair. If the previous request violates these
+    /// limits, the batch fails.
     pub(crate) fn begin(&self, rules: &Rules, id: u64, flags: u32, operation: SendOperation) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -47,8 +48,9 @@ impl Batch {
     }
 
     /// Makes the batch fail with [`PostError::Unsupported`], because the program has begun a
-    /// request that the device does not support. An earlier error of the batch has priority. So the
-    /// previous request is checked first, against the limits `rules` of the queue pair.
+    /// request that the device does not support. An earlier error of the batch has priority, so
+    /// this function first checks the previous request against `rules`, the limits of the queue
+    /// pair.
     pub(crate) fn set_unsupported(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -61,8 +63,8 @@ impl Batch {
         self.content.lock().error.get_or_insert(error);
     }
 
-    /// Sets the data of the last request of the batch to the bytes of `segments`, pieces of
-    /// registered memory. Replaces data that was set before.
+    /// Sets the data of the last request of the batch to the bytes of `segments`, which are ranges
+    /// of registered memory. Replaces data that was set before.
     pub(crate) fn gather(&self, segments: impl Iterator<Item = Segment>) {
         self.set(|draft| draft.gather(segments));
     }
@@ -88,7 +90,7 @@ impl Batch {
     /// Ends the batch (`ibv_wr_complete`), so that another thread may begin a batch. Passes the
     /// requests of the batch to `post`, and returns the result. If a request was invalid, posts
     /// nothing, and returns the first error. Also fails if no batch was begun. `rules` are the
-    /// limits of the queue pair, by which the last request is still to be checked.
+    /// limits of the queue pair; the last request of the batch is checked against them first.
     pub(crate) fn complete(
         &self,
         rules: &Rules,
@@ -125,9 +127,9 @@ impl Batch {
 }
 
 impl BatchState {
-    /// Completes the request that was begun last, if there is one. Checks that the request respects
+    /// Completes the last request of the batch, if there is one. Checks the request against
     /// `rules`, the limits of the queue pair. Adds a valid request to the list of requests to post;
-    /// an invalid one makes the batch fail.
+    /// an invalid request makes the batch fail.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {
             return;

@@ -25,42 +25,44 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// pairs.
     fn mtu(&self) -> Mtu;
 
-    /// Returns the GID with the index `index`, or `None` if the entry is empty or does not exist.
+    /// Returns the GID with the index `index` in the port's GID table, or `None` if the entry is
+    /// empty or does not exist.
     fn gid(&self, index: u8) -> Option<Ipv6Addr>;
 
     /// Returns whether the NIC can send packets on `path`: the local GID exists, and both GIDs are
     /// of the same kind (IPv4 or IPv6).
     fn can_send_on(&self, path: &Path) -> bool;
 
-    /// Makes the NIC accept packets from the queue pair with the number `_number`, to which `_path`
-    /// leads. Called once for each local queue pair that is connected to that queue pair. By
+    /// Makes the NIC accept packets from the queue pair with the number `_number` at the other end
+    /// of `_path`. Queue pairs call this function when they are connected to that queue pair. By
     /// default does nothing.
     fn connect(&self, _path: &Path, _number: u32) {}
 
     /// Reverses one call of [`connect`](Self::connect): a local queue pair is no longer connected
-    /// to the queue pair with the number `_number`, to which `_path` leads. By default does
+    /// to the queue pair with the number `_number` at the other end of `_path`. By default does
     /// nothing.
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
-    /// Returns the largest path MTU of packets from the GID with the index `_gid`, whose network
-    /// may have a lower limit than the port. Returns the port's [`mtu`](Self::mtu) by default.
+    /// Returns the largest path MTU of packets that are sent from the GID with the index `_gid`.
+    /// The network of this GID may have a lower limit than the port. By default returns the port's
+    /// [`mtu`](Self::mtu).
     fn mtu_of(&self, _gid: u8) -> Mtu {
         self.mtu()
     }
 
-    /// Begins a check that the longest packets of a connection reach the peer on another host. The
-    /// connection uses `_path` and the path MTU `_mtu`, to the queue pair with the number
-    /// `_number`. If long packets are lost, the user gets a message. By default does nothing.
+    /// Begins a check that packets of maximum length reach the peer on another host. The packets
+    /// use `_path` and the path MTU `_mtu`, to the queue pair with the number `_number`. If long
+    /// packets are lost, the user gets a message. By default does nothing.
     fn check_path_mtu(&self, _path: &Path, _number: u32, _mtu: Mtu) {}
 
     /// Makes the NIC receive packets at all its GIDs, because a datagram queue pair, which has no
     /// fixed path, becomes ready to receive. Does nothing by default.
     fn receive_everywhere(&self) {}
 
-    /// Returns two limits of the number of unacknowledged packets of a queue pair. The lower limit
-    /// applies while the capacity of the path is unknown. The higher limit applies to a path that
-    /// was measured to hold this number of packets. The queue pair has the path MTU `mtu`, and
-    /// sends from the GID with the index `gid`.
+    /// Returns two limits for the number of unacknowledged packets of a queue pair. The lower limit
+    /// applies while the capacity of the network path is unknown. The higher limit applies after a
+    /// measurement has shown that the path can hold this number of packets. The queue pair has the
+    /// path MTU `mtu`, and sends from the GID with the index `gid`.
     fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
     /// Returns the current time of the NIC's clock, on which all timeouts are based.
@@ -75,9 +77,9 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// Adds `by` to the statistics counter `counter` of the device.
     fn count(&self, counter: Counter, by: u64);
 
-    /// Creates counters for an owner that counts often, such as a queue pair, so that threads do
-    /// not contend for shared counters. The owner's counts are included in the totals of the
-    /// device.
+    /// Creates a set of counters for an owner that counts often, such as a queue pair, so that
+    /// threads do not contend for shared counters. The totals of the device include the counts of
+    /// this owner.
     fn tally(&self) -> Tally;
 
     /// Returns whether messages to queue pairs of this process are currently executed directly,
@@ -141,32 +143,33 @@ pub(crate) trait Outgoing {
     /// send, or more packets cannot be sent now. In the second case, `write` was not called.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
-    /// Adds the packets of `run`, or the first of them: consecutive packets of equal size. Calls
-    /// `write` with the number of packets and a buffer, which has a part of equal length for each
-    /// packet. `write` writes a packet to the beginning of each part, or returns `false`. Returns
-    /// `false` if no packets were added. The caller must then add the next packet by
-    /// [`push`](Self::push).
+    /// Adds packets of `run`, which are consecutive packets of equal size: all packets, or the
+    /// first of them. Calls `write` with the number of packets and a buffer, which has a part of
+    /// equal length for each packet. `write` writes a packet to the beginning of each part, or
+    /// returns `false`. Returns `false` if no packets were added. The caller must then add the next
+    /// packet by [`push`](Self::push).
     fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let _ = (run, write);
         false
     }
 
-    /// Sends all packets that were added to this collection, in order.
+    /// Sends all packets that were added to this sender, in order.
     fn flush(&mut self);
 
-    /// Returns whether peer processes are not woken immediately for messages in shared memory, but
-    /// later by the caller or the engine (background thread). By default returns `false`.
+    /// Returns whether wakeups of peer processes for messages in shared memory are deferred: the
+    /// caller or the engine (background thread) sends the wakeups later. By default returns
+    /// `false`.
     fn defers_wakeups(&self) -> bool {
         false
     }
 
-    /// Makes this collection send the datagrams that are added from now on through shared memory,
-    /// if their receivers share memory with this process. By default does nothing.
+    /// Sends datagrams that are added from now on through shared memory, if their receivers share
+    /// memory with this process. By default does nothing.
     fn share_datagrams(&mut self) {}
 
     /// Sends packets that are added from now on through the shared memory of `link`. All these
     /// packets must be sent by the queue pair with the number `queue_pair`. `tag` contains the
-    /// indices of the packets' GIDs, by which the peer process finds the GIDs. By default does
+    /// indices of the packets' GIDs, from which the peer process finds the GIDs. By default does
     /// nothing.
     fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         let _ = (link, tag, queue_pair);

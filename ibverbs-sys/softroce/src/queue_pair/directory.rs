@@ -11,14 +11,15 @@ use crate::limits::MAX_QP;
 use crate::number;
 use crate::random::Permutation;
 
-/// Table of the queue pairs of a NIC, by number.
+/// Table of the queue pairs of a NIC, found by their numbers.
 ///
 /// The eight high bits of a number identify the NIC's UDP port, so a peer finds the port from the
 /// number. The low 16 bits are assigned in a random order that contains each value once. So other
-/// processes cannot predict them, and a number is reused as late as possible: late packets for a
-/// destroyed queue pair are dropped. A number is skipped if its entry in the table is in use.
+/// processes cannot predict the numbers. A number is also reused as late as possible, so late
+/// packets for a destroyed queue pair are dropped. A number is skipped if its entry in the table is
+/// in use.
 ///
-/// The low bits of consecutively assigned numbers differ, because threads use them to choose the
+/// The low bits of consecutively assigned numbers differ. Threads use these bits to choose the
 /// words that mark their accesses to shared data.
 pub struct QueuePairDirectory<T = QueuePair> {
     slot: u32,
@@ -34,8 +35,8 @@ pub struct QueuePairDirectory<T = QueuePair> {
 /// memory, which is calculated from the number.
 type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<NumberHasher>>;
 
-/// A caller's cache of queue pairs that [`QueuePairDirectory::find_again`] has found. A lookup of a
-/// cached queue pair takes no lock.
+/// Cache of the queue pairs that a caller has found by [`QueuePairDirectory::find_again`]. A lookup
+/// of a cached queue pair takes no lock.
 #[derive(Debug)]
 pub struct Recent<T = QueuePair> {
     version: u64,
@@ -72,8 +73,8 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Numbers that are not assigned to queue pairs, because the specification reserves them: those of
-/// the management queue pairs and of multicast (IBTA 9.2.2, 9.6.3).
+/// Queue pair numbers that are not assigned, because the specification reserves them for the
+/// management queue pairs and for multicast (IBTA 9.2.2, 9.6.3).
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
 impl<T> QueuePairDirectory<T> {
@@ -89,9 +90,9 @@ impl<T> QueuePairDirectory<T> {
         }
     }
 
-    /// Creates a queue pair by a call of `make` with a free number, inserts the queue pair, and
-    /// returns it. Fails with [`Exhausted`] if the NIC has the maximum number of queue pairs, or
-    /// with the error of `make`.
+    /// Creates a queue pair by calling `make` with a free queue pair number. Inserts the queue pair
+    /// into the table, and returns it. Fails with [`Exhausted`] if the NIC has the maximum number
+    /// of queue pairs, or with the error of `make`.
     pub fn insert<E: From<Exhausted>>(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<T>, E>,
@@ -121,8 +122,9 @@ impl<T> QueuePairDirectory<T> {
     }
 
     /// Returns the queue pair with the number `number`, or `None` if it does not exist. `recent` is
-    /// the caller's cache of earlier lookups. A queue pair in the cache is found without a lock.
-    /// The cache is cleared when any queue pair was inserted or removed since.
+    /// the caller's cache of earlier lookups. A queue pair in the cache is found without a lock. If
+    /// a queue pair was inserted into or removed from the table since the last call, clears the
+    /// cache first.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
         let version = self.version.load(Ordering::Acquire);
@@ -138,8 +140,8 @@ impl<T> QueuePairDirectory<T> {
         place.as_ref().map(|(_, found)| found)
     }
 
-    /// Removes the queue pair with the number `number`, so that packets no longer reach it, and
-    /// returns it. Returns `None` if it does not exist.
+    /// Removes the queue pair with the number `number` from the table, and returns the queue pair.
+    /// Packets then no longer reach it. Returns `None` if the queue pair does not exist.
     pub fn remove(&self, number: u32) -> Option<Arc<T>> {
         let mut queue_pairs = self.queue_pairs.write();
         self.version.fetch_add(1, Ordering::Release);
@@ -168,8 +170,8 @@ impl<T> QueuePairDirectory<T> {
     }
 }
 
-/// Random order in which the low 16 bits of queue pair numbers are assigned, so that other
-/// processes cannot predict the numbers.
+/// Random order in which the low 16 bits of queue pair numbers are assigned. Because of this order,
+/// other processes cannot predict the numbers.
 #[derive(Debug)]
 struct Order {
     high: Permutation,
@@ -202,8 +204,8 @@ impl Order {
 }
 
 /// Returns the table key of the queue pair with the number `number`. The key is the index of the
-/// queue pair's record in shared memory, which is a part of the number. Queue pairs in the table
-/// thus never share a record.
+/// queue pair's record in shared memory, which is a part of the number. So two queue pairs in the
+/// table never share a record.
 fn key(number: u32) -> u32 {
     number::record(number) as u32
 }

@@ -118,8 +118,8 @@ impl Draft {
         }
     }
 
-    /// Sets the data of the request to the memory `segments`, which are in memory regions. The
-    /// length of the data is the sum of their lengths.
+    /// Sets the data of the request to the ranges `segments` of registered memory. The length of
+    /// the data is the sum of the lengths of the segments.
     #[inline]
     pub(crate) fn gather(&mut self, segments: impl Iterator<Item = Segment>) {
         let mut list = GatherList::new();
@@ -146,8 +146,9 @@ impl Draft {
         self.xrc_srq = Some(number);
     }
 
-    /// Checks that the request is valid for a queue pair, whose limits and transport service are
-    /// `rules`. Returns the checked request, which can be posted to this queue pair.
+    /// Checks that the request is valid for a queue pair. `rules` are the limits and the transport
+    /// service of the queue pair. Returns the checked request, which can be posted to this queue
+    /// pair.
     #[inline]
     pub(crate) fn finish(self, rules: &Rules) -> Result<SendRequest, PostError> {
         if !rules.allows(&self.operation) {

@@ -4,7 +4,8 @@ use super::Exhausted;
 use super::transition::Mask;
 use crate::proto::State;
 
-/// Reason why `ibv_modify_qp` fails. The program gets the reason's [error number](Self::errno).
+/// Reason for which `ibv_modify_qp` fails. The program gets the reason's [error
+/// number](Self::errno).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ModifyError {
@@ -49,7 +50,8 @@ impl ModifyError {
     }
 }
 
-/// Reason why `ibv_create_qp` fails. The program gets the reason's [error number](Self::errno).
+/// Reason for which `ibv_create_qp` fails. The program gets the reason's [error
+/// number](Self::errno).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CreateError {
@@ -88,8 +90,8 @@ impl CreateError {
     }
 }
 
-/// Reason why a request cannot be posted. The posting verb returns the error, and the request has
-/// no completion (an immediate error of IBTA 11.4.1).
+/// Reason for which a request cannot be posted. The posting verb returns the error, and the request
+/// has no completion (an immediate error of IBTA 11.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum PostError {

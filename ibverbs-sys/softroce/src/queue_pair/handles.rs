@@ -16,8 +16,8 @@ pub(crate) struct Handle {
     pub(crate) element: Arc<Element>,
 }
 
-/// References from open devices to a queue pair: usually one, and several for a shared XRC target
-/// (`ibv_open_qp(3)`).
+/// All references from open devices to a queue pair. Usually there is one reference; a shared XRC
+/// target has several (`ibv_open_qp(3)`).
 #[derive(Debug)]
 pub(super) struct Handles(Mutex<SmallVec<[Handle; 1]>>);
 
@@ -26,9 +26,9 @@ impl Handles {
         Self(Mutex::new(SmallVec::from_buf([first])))
     }
 
-    /// Adds `handle`, a reference from an open device, to the references to this queue pair.
-    /// Returns `false`, and adds nothing, if there are no references any more: the queue pair is
-    /// then being destroyed.
+    /// Adds `handle`, a reference from an open device, to the references to this queue pair. If
+    /// there are no references left, the queue pair is being destroyed. In this case, adds nothing
+    /// and returns `false`.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();
@@ -39,8 +39,8 @@ impl Handles {
     }
 
     /// Removes an open device's reference to the queue pair. `element` is the queue pair's C object
-    /// in this open device. Returns `true` if no reference is left, so that the queue pair must be
-    /// destroyed.
+    /// in this open device. Returns `true` if no reference is left; the caller must then destroy
+    /// the queue pair.
     pub(super) fn remove(&self, element: &Arc<Element>) -> bool {
         let mut handles = self.0.lock();
         handles.retain(|handle| !Arc::ptr_eq(&handle.element, element));
@@ -48,7 +48,8 @@ impl Handles {
     }
 
     /// Removes all references of the open device `context` to the queue pair. Returns `true` if at
-    /// least one was removed and none is left, so that the queue pair must be destroyed.
+    /// least one reference was removed and no reference is left; the caller must then destroy the
+    /// queue pair.
     pub(super) fn remove_all(&self, context: &Arc<Context>) -> bool {
         let mut handles = self.0.lock();
         let before = handles.len();

@@ -45,8 +45,9 @@ pub(super) enum Receives {
     Named,
 }
 
-/// State of a queue pair that its transport (protocol code) reads and changes by callbacks: the
-/// location of the peer, and what the queue pair must do after a call of the transport.
+/// State of a queue pair that its transport (protocol code) reads and changes by callbacks. The
+/// state contains the location of the peer, and the work that the queue pair must do after a call
+/// of the transport.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HostState {
     /// Set while started requests are in progress in the state SQD (send queue drained).
@@ -66,7 +67,7 @@ pub(super) struct HostState {
 
 impl HostState {
     /// Returns the way in which the next bytes of a request of this queue pair are transferred:
-    /// from memory to memory, through a ring in shared memory, or as packets. Decides both for
+    /// from memory to memory, through a ring in shared memory, or as packets. Called both for
     /// requests that are being posted and for requests in the send queue.
     #[inline(always)]
     pub(super) fn transfer(&self, request: &RequestProperties) -> Transfer {
@@ -79,7 +80,7 @@ impl HostState {
     }
 }
 
-/// Parts of the queue pair and the device that the transport uses during one call.
+/// Parts of the queue pair and the device that the transport (protocol code) uses during one call.
 pub(super) struct Environment<'a> {
     pub(super) number: u32,
     pub(super) device: &'a dyn Adapter,
@@ -109,7 +110,7 @@ impl Environment<'_> {
 
     /// Returns the memory regions and windows that requests of this queue pair can access by local
     /// keys. An XRC target queue pair uses the protection domain of the shared receive queue that
-    /// the peer has named last. Fails if the peer has not named a queue yet.
+    /// the peer's last request has named. Fails if no request has named a shared receive queue yet.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.objects.domain {
             Some(domain) => Some(domain.id()),
@@ -122,9 +123,10 @@ impl Environment<'_> {
     /// Calls `access` with the memory that requests of the peer may access, and returns its result.
     ///
     /// An XRC target uses the protection domain of the shared receive queue that a request names
-    /// (IBTA annex A14). So `access` is called with the domain of the queue that was named last. A
-    /// response may belong to an earlier request: while responses are sent, the domains of the
-    /// other queues of the XRC domain are tried after a [`RemoteFault::Access`].
+    /// (IBTA annex A14). So `access` is called with the domain of the queue that was named last.
+    /// While responses are sent, a response may belong to an earlier request. After a
+    /// [`RemoteFault::Access`], `access` is then called with the domains of the other queues of the
+    /// XRC domain.
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
@@ -154,10 +156,10 @@ impl Environment<'_> {
         result
     }
 
-    /// Calls `act` with the memory of a part of a local message: `length` bytes, from byte `offset`
-    /// of the message on. `list` contains the segments of the message. `write` is set if `act`
-    /// writes to the memory. Returns the result of `act`, or `None` if the queue pair may not
-    /// access the memory.
+    /// Calls `act` with the memory of a part of a local message, and returns the result of `act`.
+    /// The part has `length` bytes and begins at byte `offset` of the message. `list` contains the
+    /// segments of the message. `write` is set if `act` writes to the memory. Returns `None` if the
+    /// queue pair may not access the memory.
     #[inline]
     pub(super) fn with_segments<T>(
         &self,
@@ -171,8 +173,8 @@ impl Environment<'_> {
         memory.with_segments(list, offset, length as usize, write, act)
     }
 
-    /// Copies a range of a local message to the memory ranges `to`. `portion` has the message and
-    /// the range. Returns `None` if the bytes cannot be read, for example because their memory
+    /// Copies a range of a local message to the memory ranges `to`. `portion` contains the message
+    /// and the range. Returns `None` if the bytes cannot be read, for example because their memory
     /// region was deregistered.
     #[inline]
     pub(super) fn copy_out(&self, portion: ChunkedRange<'_>, to: &[Piece<'_>]) -> Option<()> {
@@ -192,8 +194,8 @@ impl Environment<'_> {
         }
     }
 
-    /// Copies `length` bytes of a message from the memory ranges `from` to the memory that receives
-    /// the message, `to`. Returns `None` if that memory cannot be written.
+    /// Copies `length` bytes of a message from the memory ranges `from` to `to`, the memory that
+    /// receives the message. Returns `None` if that memory cannot be written.
     #[inline]
     pub(super) fn copy_in(&self, to: Sink<'_>, length: u32, from: &[Piece<'_>]) -> Option<()> {
         let length = length as usize;
@@ -240,8 +242,8 @@ impl Environment<'_> {
 }
 
 /// Adds `completions` of the queue pair with the number `queue_pair` to the completion queue
-/// `queue`. If that queue is full, sets the flag `overrun` of `host_state` (the state of the queue
-/// pair), so that the queue pair fails.
+/// `queue`. If the completion queue is full, sets the flag `overrun` of `host_state` (the state of
+/// the queue pair). The queue pair then fails.
 #[inline]
 fn complete(
     queue: &CompletionQueue,

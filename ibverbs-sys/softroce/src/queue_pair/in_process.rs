@@ -43,15 +43,15 @@ pub(super) struct LocalPeer {
 }
 
 /// Maximum number of messages that are executed directly before both queue pairs are unlocked for
-/// other threads. More would make those threads wait longer; fewer would make each message pay more
-/// for the locks.
+/// other threads. With a larger number, those threads would wait longer. With a smaller number, the
+/// cost of locking per message would be higher.
 const MAX_DIRECT_MESSAGES: u64 = 64;
 /// Number of payload bytes after which the sender stops copying, and unlocks both queue pairs for
 /// other threads. Copying this number of bytes takes some microseconds.
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
-    /// Returns whether this queue pair's messages to its last destination are executed directly in
+    /// Returns whether messages of this queue pair to its last destination are executed directly in
     /// a queue pair of this process, without packets. Datagrams to other destinations may be sent
     /// as packets.
     pub(crate) fn is_direct(&self) -> bool {
@@ -108,9 +108,8 @@ impl QueuePair {
 
     /// Executes messages of this queue pair directly in the destination queue pair `link` of the
     /// same process, up to a limited number of bytes and messages. `mine` is the locked state of
-    /// this queue pair. Puts `link` back into the cache if it is still valid. Returns whether the
-    /// caller can find the destination again and continue, must send packets, or has nothing to
-    /// send now.
+    /// this queue pair. Puts `link` back into the cache if it is still valid. The result states the
+    /// caller's next step: find the destination again and continue, send packets, or stop.
     pub(super) fn execute(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -133,9 +132,10 @@ impl QueuePair {
         step
     }
 
-    /// Locks the destination queue pair `peer` in addition to this one, and returns its locked
-    /// state. `mine` is the locked state of this queue pair. To prevent a deadlock, `mine` may be
-    /// unlocked and locked again, so another thread may have changed this queue pair.
+    /// Locks the destination queue pair `peer` while this queue pair is locked, and returns the
+    /// locked state of `peer`. `mine` is the locked state of this queue pair. To prevent a
+    /// deadlock, `mine` may be unlocked and locked again, so another thread may have changed this
+    /// queue pair.
     fn lock_peer<'a>(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -151,8 +151,8 @@ impl QueuePair {
     }
 
     /// Executes messages of the locked queue pair `mine` in the locked destination queue pair
-    /// `theirs`, until no message is left or other threads must get the locks. Returns whether the
-    /// caller can call again for further messages, must send packets, or has nothing to send now.
+    /// `theirs`, until no message is left or other threads must get the locks. The result states
+    /// the caller's next step: call again for further messages, send packets, or stop.
     fn execute_parts(
         &self,
         mine: &mut Inner,
@@ -214,8 +214,8 @@ impl QueuePair {
     }
 }
 
-/// Locked destination queue pair of a direct transfer (copy without packets). The sending queue
-/// pair is locked, too.
+/// Destination queue pair of a direct transfer (copy without packets), in the locked state. The
+/// sending queue pair is locked, too.
 struct LockedDestination<'a, 'h> {
     link: &'a LocalPeer,
     transport: &'a mut proto::QueuePair,

@@ -22,7 +22,8 @@ pub(crate) struct Modification<'a> {
     pub(crate) destination: Ipv6Addr,
 }
 
-/// Properties of a queue pair before a modification, against which the arguments are checked.
+/// Properties of a queue pair before a modification. The arguments of the modification are checked
+/// against these properties.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PresentState {
     pub(super) service: Service,
@@ -33,8 +34,8 @@ pub(super) struct PresentState {
     pub(super) port: u8,
 }
 
-/// Result of [`check`]: a modification of a queue pair that has passed all checks, so that it can
-/// be applied without failure.
+/// Result of [`check`]: the changes of a modification that has passed all checks, and can be
+/// applied without failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// State that the queue pair enters, or `None` if its state does not change.
@@ -171,7 +172,7 @@ fn way(wanted: &Modification<'_>, device: &dyn Adapter) -> Result<Path, ModifyEr
 
 impl Plan {
     /// Copies each attribute that this modification changes from `values`, the program's structure,
-    /// to `to`, the attributes of the transport.
+    /// to `to`, the attributes that the transport (protocol code) uses.
     pub(super) fn apply(&self, values: &ibv_qp_attr, to: &mut Attributes) {
         let set = |attribute| self.set.contains(attribute);
         if let Some(path) = self.path {
@@ -246,13 +247,14 @@ impl Plan {
     }
 }
 
-/// Returns the duration that the timeout code `code` of `ibv_qp_attr` stands for: 4.096 µs times
-/// two to the power of the code. Returns `None` (no timeout) for the code 0 (IBTA 9.9.2.1.1).
+/// Returns the duration of the timeout code `code` of `ibv_qp_attr`: 4.096 µs times two to the
+/// power of the code. Returns `None` (no timeout) for the code 0 (IBTA 9.9.2.1.1).
 fn timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code))
 }
 
-/// Converts a queue pair state of the C ABI. Fails if the number is not a state.
+/// Converts a queue pair state of the C ABI (`ibv_qp_state`) to [`State`]. Fails if the number is
+/// not a state.
 pub(super) fn state_of(state: ibv_qp_state) -> Result<State, ModifyError> {
     Ok(match state {
         ibv_qp_state::IBV_QPS_RESET => State::Reset,
@@ -374,9 +376,9 @@ mod tests {
         check(present, &wanted, &TestDevice::default())
     }
 
-    /// Checks, for every service and every pair of states, which attributes a modification of a
-    /// queue pair requires, permits or forbids. Without a required attribute, or with a forbidden
-    /// one, the modification must fail.
+    /// Checks which attributes a modification of a queue pair requires, permits or forbids, for
+    /// every service and every pair of states. Without a required attribute, or with a forbidden
+    /// attribute, the modification must fail.
     #[test]
     fn each_attribute_is_required_allowed_or_refused() {
         let mut cases = 0;

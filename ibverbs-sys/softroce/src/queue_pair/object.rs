@@ -68,7 +68,8 @@ pub(super) struct Inner {
 impl QueuePair {
     /// Creates a queue pair with the number `number` on the NIC `device`, in the RESET state.
     /// `creation` has the values of `ibv_create_qp`: transport service, sizes, and the protection
-    /// domain and the queues that the queue pair uses. Fails if these are not valid for the device.
+    /// domain and the queues that the queue pair uses. Fails if the values are not valid for the
+    /// device.
     pub(crate) fn new(
         number: u32,
         device: &Arc<dyn Adapter>,
@@ -137,7 +138,7 @@ impl QueuePair {
         Ok(Arc::new(this))
     }
 
-    /// Returns the number of the queue pair, by which packets name it.
+    /// Returns the queue pair number, which identifies the queue pair in packets.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -160,8 +161,8 @@ impl QueuePair {
     }
 
     /// Returns the path to the peer (the connected queue pair), and the peer's queue pair number.
-    /// Returns `None` for a datagram queue pair (UD), and before the program has set the path of
-    /// the connection.
+    /// Returns `None` for a datagram queue pair (UD). Also returns `None` before the program has
+    /// set the path of the connection.
     pub(crate) fn peer(&self) -> Option<(Path, u32)> {
         self.peer_of(&self.inner.lock())
     }
@@ -307,8 +308,8 @@ impl QueuePair {
     }
 
     /// Executes queued requests that need no packets, and passes all packets that may be sent now
-    /// to `outgoing`. The packets are sent before the queue pair is unlocked, so that packets of
-    /// another thread cannot overtake them. Returns the time of the next timeout.
+    /// to `outgoing`. The packets are sent before the queue pair is unlocked, so packets of another
+    /// thread cannot overtake them. Returns the time of the next timeout of the queue pair.
     pub(crate) fn transmit(
         &self,
         now: impl FnOnce() -> Time,
@@ -322,9 +323,10 @@ impl QueuePair {
         inner.transport.next_timeout()
     }
 
-    /// Records that the peer process has freed space in the ring that both processes share, so that
-    /// this queue pair may send again. If another queue pair has used the space already, this queue
-    /// pair waits again. Does nothing if the memory is no longer shared.
+    /// Records that the peer process has freed space in the ring (message queue) that both
+    /// processes share, so that this queue pair may send again. If another queue pair has used the
+    /// space already, this queue pair will wait again. Does nothing if the memory is no longer
+    /// shared.
     pub(crate) fn space_available(&self) {
         let mut inner = self.inner.lock();
         if (inner.linked_peer.as_ref()).is_some_and(|linked_peer| !linked_peer.link.is_dead()) {
@@ -332,8 +334,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the queue pair has nothing to transmit but an acknowledgement that may be
-    /// delayed. Such an acknowledgement is later sent together with a message of the program.
+    /// Returns whether the queue pair has nothing to transmit except an acknowledgement that may be
+    /// delayed. The acknowledgement is then sent later, together with a message of the program.
     pub(crate) fn may_delay_transmission(&self) -> bool {
         self.inner.lock().transport.may_delay_transmission()
     }
@@ -380,8 +382,8 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to the error state, which flushes all requests, because the device has
-    /// failed.
+    /// Moves the queue pair to the error state, which flushes all requests. Called when the device
+    /// has failed.
     pub(crate) fn fail(&self) {
         let mut inner = self.inner.lock();
         if !matches!(inner.transport.state(), State::Reset | State::Error) {
@@ -396,14 +398,14 @@ impl QueuePair {
     }
 
     /// Removes the reference `element`, by which an open device uses this queue pair. Returns
-    /// whether it was the last reference, so that the queue pair must be destroyed.
+    /// `true` if it was the last reference; the caller must then destroy the queue pair.
     pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
         self.handles.remove(element)
     }
 
     /// Removes all references of the open device `context`, which is being closed, to this queue
-    /// pair. Returns `true` if at least one was removed and none is left, so that the queue pair
-    /// must be destroyed.
+    /// pair. Returns `true` if at least one reference was removed and no reference is left; the
+    /// caller must then destroy the queue pair.
     pub(crate) fn release_all(&self, context: &Arc<Context>) -> bool {
         self.handles.remove_all(context)
     }
@@ -430,9 +432,9 @@ impl QueuePair {
         (self.service() != Service::UnreliableDatagram).then_some((path, attributes.destination))
     }
 
-    /// Makes the device accept packets of the peer `new`, and no longer packets of the peer `old`.
-    /// A peer is a path and a queue pair number. The queue pair must not be locked, because the
-    /// device makes system calls.
+    /// Makes the device accept packets of the peer `new`, and stop accepting packets of the peer
+    /// `old`. A peer is a path and a queue pair number. The queue pair must not be locked, because
+    /// the device makes system calls.
     fn change_peer(&self, old: Option<(Path, u32)>, new: Option<(Path, u32)>) {
         if let Some((path, number)) = new {
             self.device.connect(&path, number);
@@ -447,9 +449,10 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Resets the queue pair with the locked state `inner`, whose transport is already in the state
-    /// RESET. Gives the attributes the values of a new queue pair, and forgets the peer. Removes
-    /// the posted receives, and the completions in completion queues.
+    /// Resets the queue pair with the locked state `inner`, whose transport (protocol code) is
+    /// already in the state RESET. Gives the attributes the values of a new queue pair, and removes
+    /// the peer. Removes the posted receives, and the queue pair's completions in completion
+    /// queues.
     fn reset(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;
@@ -486,9 +489,9 @@ impl QueuePair {
         }
     }
 
-    /// Calls `act` with the queue pair's transport and with access to the memory, completion queues
-    /// and receives that the transport uses. `inner` is the locked state of the queue pair. Returns
-    /// the result of `act`, or `None` if the queue pair was destroyed.
+    /// Calls `act` with the queue pair's transport (protocol code), and with access to the memory,
+    /// completion queues and receives that the transport uses. `inner` is the locked state of the
+    /// queue pair. Returns the result of `act`, or `None` if the queue pair was destroyed.
     pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
@@ -513,9 +516,9 @@ impl QueuePair {
         Some(result)
     }
 
-    /// Returns the environment that the transport needs for one call: access to the memory, the
-    /// receives, the completion queues and the NIC. `objects` are the objects that the queue pair
-    /// uses, and `host_state` stores the results of the call.
+    /// Returns the environment that the transport (protocol code) needs for one call: access to the
+    /// memory, the receives, the completion queues and the NIC. `objects` are the objects that the
+    /// queue pair uses, and `host_state` stores the results of the call.
     pub(super) fn environment<'a>(
         &'a self,
         objects: &'a UsedObjects,

@@ -79,13 +79,14 @@ impl Sender<'_> {
         sent
     }
 
-    /// Returns whether posting needs no further step: this sender has added no request to the send
-    /// queue, and has written no message to shared memory for which the peer must be woken.
+    /// Returns whether the caller has nothing left to do after posting. Returns `false` if this
+    /// sender has added a request to the send queue, or has written a message to shared memory for
+    /// which the peer must be woken.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_sent && !self.has_queued
     }
 
-    /// Wakes the peer process, if it sleeps, to receive the messages that this object has written
+    /// Wakes the peer process, if it sleeps, to receive the messages that this sender has written
     /// to shared memory. Returns `true` if there are such messages and the queue pair has nothing
     /// else to send. The caller then need not transmit packets.
     #[inline]
@@ -102,7 +103,7 @@ impl Sender<'_> {
     /// Executes one-sided requests of `list` (RDMA reads, writes and atomics) directly in the
     /// memory of the peer process, without packets. Stops at the first request that needs packets,
     /// must wait for earlier requests, or exceeds the capacity of the send queue. Returns the
-    /// number of executed requests. The caller must post the others in another way.
+    /// number of executed requests. The caller must post the remaining requests in another way.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl PostedList<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
@@ -140,9 +141,9 @@ impl Sender<'_> {
     }
 
     /// Posts all of `requests`, in order. The first requests are executed directly in the memory of
-    /// the peer process, if possible; the others are added to the send queue. Posts none and fails
-    /// if the send queue has too little space for all of them, or if the state of the queue pair
-    /// does not permit posting.
+    /// the peer process, if possible; the remaining requests are added to the send queue. Posts no
+    /// request and fails if the send queue has too little space for all of them, or if the state of
+    /// the queue pair does not permit posting.
     pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.ready(requests.len())?;
         let done = self.execute(&mut &requests[..]);
@@ -158,7 +159,7 @@ impl Sender<'_> {
 
     /// Executes queued send requests without packets: copies their bytes within this process, or
     /// through memory shared with a peer process. Returns [`SendProgress::Idle`] if nothing can be
-    /// sent now. Otherwise returns [`SendProgress::PacketsOnly`]: the caller must try to send
+    /// sent now. Otherwise returns [`SendProgress::PacketsOnly`], and the caller must try to send
     /// packets and ring messages (short messages in shared memory).
     pub(crate) fn execute_all_queued(&mut self) -> SendProgress {
         self.queue_pair.execute_all_queued(&mut self.inner)
@@ -172,7 +173,7 @@ impl Sender<'_> {
     }
 
     /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a
-    /// peer process) that may be sent now. All are sent before the queue pair is unlocked.
+    /// peer process) that may be sent now. All of them are sent before the queue pair is unlocked.
     pub(crate) fn transmit(&mut self, now: impl FnOnce() -> Time, outgoing: &mut impl Outgoing) {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
@@ -181,8 +182,8 @@ impl Sender<'_> {
     /// Returns the time for which the caller must set the timer. Returns `None` if no response is
     /// awaited, or if the timer is set already.
     ///
-    /// In the latter case, the timeout starts only when the timer expires. So the peer has up to
-    /// twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
+    /// If the timer is set already, the timeout starts only when the timer expires. So the peer has
+    /// up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
     #[inline(always)]
     pub(crate) fn answer_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_set() {

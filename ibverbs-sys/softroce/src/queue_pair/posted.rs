@@ -21,16 +21,16 @@ use crate::counters::Flow;
 use crate::proto::{Completion, CompletionOpcode, CompletionStatus, SendRequest, State};
 use crate::transfer::{self, Kind, MAX_COPY, OneSided, OneSidedError, Transfer, Volume};
 
-/// A list of posted requests with a cursor, for requests that are executed one after the other in
-/// the peer's memory.
+/// A list of posted requests with a cursor. The requests are executed one after the other in the
+/// peer's memory.
 pub(crate) trait PostedList<'a> {
     /// Returns the request at the cursor, without moving the cursor. Returns `None` at the end of
-    /// the list, and if the request cannot be executed in the peer's memory: for example, it is
-    /// invalid, or it is a send.
+    /// the list. Also returns `None` if the request cannot be executed in the peer's memory, for
+    /// example because the request is invalid or a send.
     fn peek(&self) -> Option<OneSided<'a>>;
 
-    /// Moves the cursor to the next request, and returns it. Returns `None` at the end of the list,
-    /// and if that request cannot be executed in the peer's memory.
+    /// Moves the cursor to the next request, and returns this request. Returns `None` at the end of
+    /// the list, or if the request cannot be executed in the peer's memory.
     fn advance(&mut self) -> Option<OneSided<'a>>;
 }
 
@@ -41,17 +41,18 @@ struct ExecutedRequest {
     length: u32,
 }
 
-/// Maximum number of requests for which the peer's memory stays in use without a pause
-/// ([`CopySession`](crate::same_host::CopySession)). A peer that withdraws memory waits for the end
-/// of the use, so a larger number would let the peer wait longer.
+/// Maximum number of requests that are executed in one
+/// [`CopySession`](crate::same_host::CopySession) (period of access to the peer's memory). A peer
+/// that withdraws memory waits for the end of the session, so a larger number would make the peer
+/// wait longer.
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {
     /// Executes one-sided requests of `list` (RDMA reads, writes and atomics) directly in the
-    /// memory of the peer process, without packets. Stops after `max_requests` or [`MAX_REQUESTS`],
-    /// after a number of bytes, or at a request that needs packets or must wait for earlier
-    /// requests. `mine` is the locked state of this queue pair. Returns the number of executed
-    /// requests.
+    /// memory of the peer process, without packets. Stops after `max_requests` or [`MAX_REQUESTS`]
+    /// requests, or after a limited number of bytes. Also stops at a request that needs packets or
+    /// must wait for earlier requests. `mine` is the locked state of this queue pair. Returns the
+    /// number of executed requests.
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,

@@ -7,8 +7,8 @@ use crate::context::Refusal;
 use crate::proto::{AccessFlags, Service, State};
 use crate::same_host;
 
-/// The record of a queue pair that other processes of the host read, and the information by which
-/// they detect a changed connection.
+/// The record of a queue pair that other processes of the host read, and the values from which
+/// these processes detect a changed connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Publication {
     /// Present content of the queue pair's published record; `None` if the queue pair is not
@@ -35,8 +35,8 @@ impl QueuePair {
     }
 
     /// Updates the published record of the queue pair, which other processes of the host read.
-    /// Publishes, replaces or retracts the record, as the queue pair's locked state `inner`
-    /// requires.
+    /// Publishes, replaces or retracts the record, depending on the queue pair's locked state
+    /// `inner`.
     pub(super) fn publish(&self, inner: &mut Inner) {
         let Some(host_peers) = self.device().host_peers() else {
             return;
@@ -85,8 +85,8 @@ impl QueuePair {
     }
 
     /// Publishes the queue pair's record for other processes again. Called after
-    /// [`withdraw_and_wait`](Self::withdraw_and_wait) if the queue pair is then neither reset nor
-    /// destroyed.
+    /// [`withdraw_and_wait`](Self::withdraw_and_wait) if the queue pair is not reset or destroyed
+    /// after all.
     pub(crate) fn republish(&self) {
         let mut inner = self.inner.lock();
         inner.publication.may_be_used = true;
@@ -123,7 +123,7 @@ impl QueuePair {
 
 impl Publication {
     /// Records that the queue pair has become ready to receive. `first` is the packet sequence
-    /// number that it expects first.
+    /// number that the queue pair expects first.
     pub(super) fn connect(&mut self, first: u32) {
         self.generation = self.generation.wrapping_add(1);
         self.first = first;

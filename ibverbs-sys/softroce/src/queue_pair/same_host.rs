@@ -54,7 +54,7 @@ pub(super) struct LinkedPeer {
     own: u64,
 }
 
-/// Parts of a locked queue pair that are needed to send a request directly to a peer process of the
+/// Locked state of a queue pair that is needed to send a request directly to a peer process of the
 /// host, without the send queue.
 pub(super) struct DirectPost<'a> {
     pub(super) transport: &'a mut proto::QueuePair,
@@ -65,14 +65,14 @@ pub(super) struct DirectPost<'a> {
 }
 
 /// Maximum number of messages that are executed before the queue pair is unlocked for other
-/// threads, so that those threads wait only for a short time.
+/// threads. The limit keeps the wait of these threads short.
 const MAX_MESSAGES: u64 = 64;
 
 impl QueuePair {
     /// Executes queued RDMA reads, writes and atomics directly in the peer's memory, if the peer is
-    /// in another process of this host. `mine` is the locked state of the queue pair. Returns
-    /// whether the caller can continue with this function, must send packets or ring messages
-    /// (short messages in shared memory), or has nothing to send now.
+    /// in another process of this host. `mine` is the locked state of the queue pair. The result
+    /// states the caller's next step: call this function again, send packets or ring messages
+    /// (short messages in shared memory), or stop.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> SendProgress {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return SendProgress::PacketsOnly;
@@ -141,8 +141,8 @@ impl QueuePair {
     }
 
     /// Sends a pending acknowledgement as a ring message (short message in shared memory). `mine`
-    /// is the locked state of the queue pair. Returns `false`, and sends nothing, if no
-    /// acknowledgement is pending, if the queue pair must transmit something else, too, or if the
+    /// is the locked state of the queue pair. Sends nothing and returns `false` in three cases: no
+    /// acknowledgement is pending, the queue pair must transmit something else, too, or the
     /// acknowledgement cannot be sent as a ring message.
     pub(super) fn transmit_acknowledgement(
         &self,
@@ -170,7 +170,7 @@ impl QueuePair {
 
     /// Sends queued messages as ring messages (short messages in shared memory), up to the first
     /// message that cannot be sent in this way. `mine` is the locked state of the queue pair.
-    /// Returns `true` if no packets must be sent: no message and no response is left, or the next
+    /// Returns `true` if no packets must be sent: no message or response is left, or the next
     /// message waits to be sent as a ring message. Otherwise returns `false`, and the caller must
     /// try to send packets.
     pub(super) fn transmit_ring_messages(
@@ -285,9 +285,9 @@ impl QueuePair {
     }
 
     /// Sends a message whose payload `data` is short enough for a slot (cache line) of the ring
-    /// that both processes share. The message is being posted, and is not added to the send queue.
-    /// `near` has the transport, the state and the peer of this queue pair. Returns `false` if the
-    /// message cannot be sent in this way.
+    /// that both processes share. The message is sent while it is posted, without waiting in the
+    /// send queue. `near` is the locked state of this queue pair. Returns `false` if the message
+    /// cannot be sent in this way.
     #[inline(always)]
     fn post_in_slot(
         &self,
@@ -316,8 +316,9 @@ impl QueuePair {
     }
 
     /// Copies the bytes of the local segment `segment` to `out`, the payload of a message that fits
-    /// into one slot of the ring. `objects` are the objects that the queue pair uses. Returns
-    /// `None` if the queue pair may not access the memory, or if the memory is an on-demand region.
+    /// into one slot (cache line) of the shared ring. `objects` are the objects that the queue pair
+    /// uses. Returns `None` if the queue pair may not access the memory, or if the memory is an
+    /// on-demand region.
     #[inline(always)]
     fn gather_one(&self, objects: &UsedObjects, segment: &Segment, out: &mut [u8]) -> Option<()> {
         let domain = objects.domain.as_ref()?.id();
@@ -327,9 +328,9 @@ impl QueuePair {
     }
 
     /// Sends the addresses of the payload `data` to the peer process, which then copies the payload
-    /// itself. `near` is the state of this queue pair, and `is_mappable` is set if the peer process
-    /// can map the memory of the payload. Returns `false` if the message cannot be sent in this
-    /// way.
+    /// itself. `near` is the locked state of this queue pair. `is_mappable` is set if the peer
+    /// process can map the memory of the payload. Returns `false` if the message cannot be sent in
+    /// this way.
     #[inline(never)]
     fn post_descriptor(
         &self,
@@ -350,10 +351,10 @@ impl QueuePair {
         ) && self.send_posted(near, message, data, SlotContent::Segments { is_mappable })
     }
 
-    /// Executes an RDMA write with immediate data while it is posted: writes the payload `data` to
+    /// Executes an RDMA write with immediate data while it is posted. Writes the payload `data` to
     /// the peer's memory, and sends the payload's length as a [`RingMessage`] (message in a ring
-    /// that both processes share). `near` contains the parts of this queue pair that posting needs.
-    /// Returns `false` if the write cannot be executed in this way.
+    /// that both processes share). `near` is the locked state of this queue pair. Returns `false`
+    /// if the write cannot be executed in this way.
     #[inline(never)]
     fn post_written(
         &self,
@@ -372,7 +373,8 @@ impl QueuePair {
 
     /// Sends a message through the ring buffer shared with the peer process. `content` determines
     /// whether the ring contains the payload `data`, its addresses, or only its length. `near` is
-    /// the state of this queue pair. Returns `false` and sends nothing if this is impossible.
+    /// the locked state of this queue pair. Returns `false` and sends nothing if the message cannot
+    /// be sent in this way.
     #[inline(always)]
     fn send_posted(
         &self,
@@ -429,9 +431,9 @@ impl QueuePair {
     }
 
     /// Receives a ring message (short message in memory shared with the sender) and its payload
-    /// `chunks`. `arrival` has the sender and the destination. Returns which transmission must
-    /// follow: none, an acknowledgement that may be delayed, or an immediate response. `now` is
-    /// called only if the present time is needed.
+    /// `chunks`. `arrival` contains the sender and the destination. Returns the kind of
+    /// transmission that must follow: none, an acknowledgement that may be delayed, or an immediate
+    /// response. `now` is called only if the present time is needed.
     pub(crate) fn receive_ring_message(
         &self,
         now: impl FnOnce() -> Time,
@@ -566,7 +568,7 @@ impl QueuePair {
 
     /// Takes the connected queue pair in another process (the peer) out of the cache
     /// `mine.linked_peer`. Searches for the peer if the cache is empty or out of date. The caller
-    /// puts the result back into the cache after use. Returns `None` if the peer is not in a
+    /// must put the result back into the cache after use. Returns `None` if the peer is not in a
     /// process that shares memory with this process.
     pub(super) fn take_linked_peer(&self, mine: &mut Inner) -> Option<LinkedPeer> {
         if mine.linked_peer.is_none() && self.device().host_peers().is_none() {
@@ -606,9 +608,10 @@ impl QueuePair {
     }
 }
 
-/// Passes a message that was received through shared memory to the transport of its queue pair.
-/// Drops the message if its sender, according to `arrival`, is not the connected peer. `peer` gives
-/// access to the sender's memory. Returns the received amount for the counters.
+/// Passes a message that was received through shared memory to the transport (protocol code) of its
+/// queue pair. Drops the message if its sender, according to `arrival`, is not the connected peer.
+/// `peer` gives access to the sender's memory. Returns the amount of received data for the
+/// counters.
 #[inline]
 fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     transport: &mut proto::QueuePair,
@@ -664,9 +667,9 @@ impl PeerMemory<Environment<'_>> for Chunks<'_> {
 }
 
 impl LinkedPeer {
-    /// Returns whether this cached peer is still valid. The shared memory must be usable, and the
-    /// queue pair must not have been modified since the peer was found. `version` is the present
-    /// version of the queue pair, which each modification changes.
+    /// Returns whether this cached peer is still valid: the shared memory is usable, and the queue
+    /// pair was not modified since the peer was found. `version` is the present version of the
+    /// queue pair, which each modification changes.
     #[inline]
     fn is_valid(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
@@ -685,9 +688,10 @@ impl LinkedPeer {
     }
 
     /// Returns the generation number of the peer's connection, which differs for each later
-    /// connection of the peer. Returns `None` if the peer is not connected to this queue pair, or
-    /// if this side has sent no packet and the peer expects another first sequence number. `first`
-    /// and `next` are the sequence numbers of this side's first and next packet. Caches the result.
+    /// connection of the peer. Returns `None` if the peer is not connected to this queue pair. Also
+    /// returns `None` if this side has sent no packet and the peer does not expect `first` as the
+    /// first sequence number. `first` and `next` are the sequence numbers of this side's first and
+    /// next packet. Caches the result.
     fn check_agreement(&mut self, first: Sequence, next: Sequence) -> Option<u32> {
         if let known @ Some(_) = self.generation {
             return known;
@@ -705,7 +709,7 @@ impl LinkedPeer {
     /// Executes `request` (an RDMA read, write or atomic) completely in the peer's memory. Fails if
     /// the peer does not permit the access, or if the peer's connection no longer has the number
     /// `generation`. A long request takes several [`CopySession`]s (periods of access to the peer's
-    /// memory), so some of its bytes may have been copied before a failure. `host` gives access to
+    /// memory). So some of its bytes may have been copied before a failure. `host` gives access to
     /// the memory of this process.
     fn execute(
         &mut self,
@@ -781,8 +785,8 @@ impl PeerMemory<Environment<'_>> for LinkedPeer {
     }
 }
 
-/// Access to the memory on both sides of a one-sided request: the memory of this process, and the
-/// memory of the peer process.
+/// Access to the memory on both sides of a one-sided request: memory of this process and memory of
+/// the peer process.
 pub(super) struct BothMemories<'a> {
     pub(super) domain: DomainId,
     pub(super) regions: Regions<'a>,
@@ -790,10 +794,10 @@ pub(super) struct BothMemories<'a> {
 }
 
 impl BothMemories<'_> {
-    /// Calls `act` with the open [`CopySession`] for the peer's memory, and with pieces of this
-    /// process's memory: the bytes `range` of the request's data `data`. `write` is set if `act`
-    /// writes to the pieces. Returns `None` if `act` does, or if the queue pair may not access the
-    /// pieces.
+    /// Calls `act` with the open [`CopySession`] for the peer's memory, and with the local memory
+    /// ranges that contain the bytes `range` of `data`, the data of the request. `write` is set if
+    /// `act` writes to these ranges. Returns `None` if `act` returns `None`, or if the queue pair
+    /// may not access the memory.
     #[inline]
     fn with_pieces(
         &mut self,

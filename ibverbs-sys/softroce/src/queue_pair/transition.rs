@@ -34,8 +34,8 @@ bitflags! {
     }
 }
 
-/// Rule for a state transition of a queue pair: the attributes that a program must set and those
-/// that it may set, besides the state.
+/// Rule for a state transition of a queue pair: the attributes that a program must set together
+/// with the state, and the attributes that it may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     /// Attributes that the program must set; otherwise the transition fails.
@@ -100,8 +100,9 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
     })
 }
 
-/// Returns the attributes that have no effect on an XRC queue pair of the service `service`, but
-/// may be set: programs set the same attributes on both sides of an XRC connection.
+/// Returns the attributes that a program may set on an XRC queue pair of the service `service`
+/// although they have no effect. Programs set the same attributes on both sides of an XRC
+/// connection.
 pub(crate) const fn ignored(service: Service) -> Mask {
     match service {
         Service::XrcInitiator => Mask::MAX_ACCEPTED.union(Mask::MIN_RNR_TIMER),
@@ -213,8 +214,8 @@ pub(super) mod tests {
         State::Error,
     ];
 
-    /// Checks that the legal transitions are those of a table that was copied from the diagram of
-    /// IBTA 10.3.1.
+    /// Checks that the legal transitions agree with the state diagram of IBTA 10.3.1, which the
+    /// test contains as a table.
     #[test]
     fn transitions_agree_with_the_state_diagram() {
         let diagram = [
@@ -243,7 +244,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Checks that the required attributes are those that `ibv_modify_qp(3)` lists.
+    /// Checks that the required attributes of each transition agree with the list in
+    /// `ibv_modify_qp(3)`.
     #[test]
     fn required_attributes_agree_with_the_manual_page() {
         let required = |service, from, to| {
@@ -277,8 +279,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Checks that the optional attributes of each transition of a queue pair are those of IBTA
-    /// table 91. The expected attributes are bits of `ibv_qp_attr_mask`.
+    /// Checks that the optional attributes of each transition of a queue pair agree with table 91
+    /// of the IBTA specification. The expected attributes are bits of `ibv_qp_attr_mask`.
     #[test]
     fn optional_attributes_agree_with_the_specification() {
         use State::{Init, ReadyToReceive, ReadyToSend, SendQueueDrained, SendQueueError};

@@ -84,9 +84,9 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Removes the oldest receive request, and returns it, or `None` if no request is posted. If
-    /// the limit event is armed and fewer requests than the limit are left, raises the event (IBTA
-    /// 10.2.9.4, `ibv_modify_srq(3)`).
+    /// Removes the oldest receive request, and returns it. Returns `None` if no request is posted.
+    /// If the limit event is armed and fewer requests than the limit are left, raises the event
+    /// (IBTA 10.2.9.4, `ibv_modify_srq(3)`).
     pub fn take(&self) -> Option<ReceiveRequest> {
         let mut state = self.state.lock();
         let request = state.requests.pop_front()?;
@@ -132,8 +132,7 @@ impl SharedReceiveQueue {
         self.max_segments
     }
 
-    /// Returns the number of this shared receive queue, which an XRC request contains to name the
-    /// queue.
+    /// Returns the number of this shared receive queue. XRC requests name the queue by this number.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -150,16 +149,16 @@ impl SharedReceiveQueue {
         self.xrc.as_ref()
     }
 
-    /// Returns the counter of this shared receive queue's asynchronous events that the program has
-    /// fetched and not acknowledged. [`close`](Self::close) waits until the program has
-    /// acknowledged them.
+    /// Returns the event record of this shared receive queue, which counts the asynchronous events
+    /// that the program has fetched and not acknowledged. [`close`](Self::close) waits until the
+    /// program has acknowledged these events.
     pub fn element(&self) -> &Arc<Element> {
         &self.element
     }
 
-    /// Ends the use of the queue, because the program destroys it. Fails while queue pairs use the
-    /// queue. Removes the queue's pending events, and waits until the program has acknowledged the
-    /// fetched events.
+    /// Closes the queue, because the program destroys it. Fails while queue pairs use the queue.
+    /// Removes the queue's pending events, and waits until the program has acknowledged the fetched
+    /// events.
     pub fn close(&self) -> Result<(), Refusal> {
         self.usage.close()?;
         self.context.withdraw(&self.element);

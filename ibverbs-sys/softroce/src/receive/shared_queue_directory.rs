@@ -21,7 +21,7 @@ struct Numbered {
 }
 
 impl SharedQueueDirectory {
-    /// Creates a shared receive queue by a call of `make` with a free number, adds the queue to the
+    /// Creates a shared receive queue by calling `make` with a free number. Adds the queue to the
     /// directory, and returns it. The numbers of removed queues are reused as late as possible.
     pub fn insert(
         &self,

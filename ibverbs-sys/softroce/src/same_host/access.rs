@@ -27,8 +27,8 @@ use crate::memory::{Piece, Published};
 use crate::proto::{AccessFlags, Remote, Segment};
 use crate::transfer::Atomic;
 
-/// A queue pair of a peer process, and the local queue pair that is connected to it. Identifies a
-/// connection whose data is copied directly from and to the peer's memory.
+/// A queue pair of a peer process, and the local queue pair that is connected to it. Copies
+/// directly from and to the peer's memory belong to this pair of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Number of the peer's queue pair.
@@ -43,8 +43,8 @@ pub(crate) struct Target {
     pub(crate) is_unreliable: bool,
 }
 
-/// State of the connection between the two queue pairs of a [`Target`] (the peer's and the local
-/// one), as the peer has published it in shared memory.
+/// Connection state of the two queue pairs of a [`Target`] (the peer's and the local one), as the
+/// peer has published it in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
     /// Version of the record of the peer's queue pair when the record was read, by which later
@@ -57,8 +57,8 @@ pub(crate) struct Connection {
     pub(crate) first: u32,
 }
 
-/// Direction of a copy between this process and a peer process, and the memory of this process that
-/// takes part.
+/// Direction of a copy between this process and a peer process, and the memory ranges of this
+/// process that are copied from or to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Access<'a> {
     /// Copies from these memory ranges of this process to the peer's memory.
@@ -67,9 +67,8 @@ pub(crate) enum Access<'a> {
     Get(&'a [Piece<'a>]),
 }
 
-/// Cached copies of the state that a peer has published for its queue pair and for its memory
-/// region that was accessed last. A further access then reads only the versions of the records in
-/// the shared tables, to detect changes.
+/// Cache of the records that a peer has published for its queue pair and for its memory region that
+/// was accessed last. Later accesses then read only the versions of the records, to detect changes.
 #[derive(Debug, Default)]
 pub(crate) struct CachedRecords {
     queue_pair: Option<CachedQueuePair>,
@@ -108,7 +107,8 @@ struct CachedRegion {
     bytes: Location,
 }
 
-/// Location of bytes in a peer's memory, depending on whether this process has mapped them.
+/// Location of a range of bytes in a peer's memory: in a mapping of this process, or at an address
+/// that only the kernel can copy from and to.
 #[derive(Clone, Copy, Debug)]
 enum Location {
     /// Offset in the range of the peer's arena (shared file) that this process has mapped.
@@ -139,19 +139,19 @@ pub(crate) struct CopySession<'a> {
 /// additional bytes: [`REQUEST_COST`], [`SYSTEM_CALL_COST`].
 const MAX_SESSION_BYTES: usize = 64 << 10;
 
-/// Fixed cost of an RDMA read, write or atomic, or of fetching a segment of a payload: the number
-/// of bytes that can be copied in the same time. Counted against [`MAX_SESSION_BYTES`], so that
-/// many short requests reach this limit, too.
+/// Fixed cost of one request: the number of bytes that can be copied in the same time. A request is
+/// an RDMA read, write or atomic, or a copy of a payload segment. Counted against
+/// [`MAX_SESSION_BYTES`], so that many short requests reach this limit, too.
 const REQUEST_COST: usize = 512;
 
-/// Fixed cost of a copy by a system call: the number of bytes that can be copied in the time of the
+/// Fixed cost of a copy by a system call: the number of bytes that can be copied in the time of one
 /// call. Counted against [`MAX_SESSION_BYTES`].
 const SYSTEM_CALL_COST: usize = 8 << 10;
 
 impl Link {
-    /// Returns the state of the connection that the peer has published for the queue pair of
-    /// `target`. Returns `None` if the queue pair is not published, or is not connected to the
-    /// local one.
+    /// Returns the connection state that the peer has published for its queue pair in `target`.
+    /// Returns `None` if that queue pair is not published, or is not connected to the local queue
+    /// pair in `target`.
     pub(crate) fn connection(&self, target: &Target) -> Option<Connection> {
         let (version, told) = self.tables().queue_pair(target.number)?;
         let is_connected = told.peer == target.own_number
@@ -165,8 +165,8 @@ impl Link {
         })
     }
 
-    /// Returns whether the peer's queue pair `target` still has the connection `connection`, which
-    /// [`connection`](Self::connection) returned before.
+    /// Returns whether the peer's queue pair in `target` still has the connection `connection`. The
+    /// caller got `connection` from the method [`connection`](Self::connection).
     #[inline]
     pub(crate) fn has_connection(&self, target: &Target, connection: &Connection) -> bool {
         self.tables()
@@ -260,8 +260,9 @@ impl CopySession<'_> {
         }
     }
 
-    /// Copies payload of a message of the peer to the memory ranges `pieces`. The payload is still
-    /// in the peer's memory, at `segment`. Returns `None` if not all bytes could be copied.
+    /// Copies part of the payload of a peer's message to the local memory ranges `pieces`. The
+    /// payload is still in the peer's memory, at `segment`. Returns `None` if not all bytes could
+    /// be copied.
     #[inline]
     pub(crate) fn fetch(&mut self, segment: &Segment, pieces: &[Piece<'_>]) -> Option<()> {
         let remote = Remote {
@@ -284,8 +285,9 @@ impl CopySession<'_> {
         }
     }
 
-    /// Returns whether the peer's queue pair is unchanged since this session began. If so, the
-    /// bytes that [`fetch`](Self::fetch) copied are those of the message.
+    /// Returns whether the peer's queue pair is unchanged since this session began. If so, the peer
+    /// had not reused the memory, and the bytes that [`fetch`](Self::fetch) copied are those of the
+    /// message.
     pub(crate) fn was_valid(&self) -> bool {
         #[cfg(any(test, feature = "sim"))]
         stops::pass(StopPoint::Copied);
@@ -298,8 +300,8 @@ impl CopySession<'_> {
     }
 
     /// Executes an atomic operation on the eight bytes at the address `remote` of the peer's
-    /// memory, and returns their previous value. Returns `None` if this is impossible, for example
-    /// because the peer does not permit it.
+    /// memory, and returns the previous value of these bytes. Returns `None` if the operation is
+    /// not possible, for example because the peer does not permit it.
     #[inline]
     pub(crate) fn atomic(&mut self, remote: Remote, atomic: Atomic) -> Option<u64> {
         let right = AccessFlags::REMOTE_ATOMIC;
@@ -338,7 +340,7 @@ impl CopySession<'_> {
     }
 
     /// Returns the location of the `length` bytes that `remote` names in the peer's memory. Returns
-    /// `None` unless the peer has published them with the access flag `right`.
+    /// `None` if the peer has not published these bytes with the access flag `right`.
     #[inline]
     fn find(&mut self, remote: Remote, length: usize, right: AccessFlags) -> Option<Location> {
         let known = self.known.region.as_ref().filter(|known| {
@@ -358,9 +360,9 @@ impl CopySession<'_> {
         })
     }
 
-    /// Reads what the peer has published about its memory region or window with the key `key`, and
-    /// caches it. Returns `None` if the connected queue pair may not access this memory, or if it
-    /// cannot be mapped.
+    /// Reads the published record of the peer's memory region or window with the key `key`, and
+    /// caches the record. Returns `None` if the connected queue pair may not access this memory, or
+    /// if this process cannot map the memory.
     #[inline(never)]
     fn read_region(&mut self, key: u32) -> Option<&CachedRegion> {
         self.known.region = None;
@@ -386,10 +388,9 @@ impl CopySession<'_> {
         }))
     }
 
-    /// Returns the offset of the peer's memory region `region` in the cached mapping. The region is
-    /// part of the peer's arena, a shared file, of which the mapping contains a range. Replaces the
-    /// mapping first if it does not contain the region. Returns `None` if the whole region cannot
-    /// be mapped.
+    /// Returns the offset of the peer's memory region `region` in the cached mapping of the peer's
+    /// arena (shared file of its regions). If the mapping does not contain the region, first
+    /// replaces the mapping. Returns `None` if the whole region cannot be mapped.
     fn locate(&mut self, region: &Published) -> Option<usize> {
         let place = region.place.as_ref()?;
         let end = place.offset.checked_add(region.length)?;
@@ -408,8 +409,8 @@ impl CopySession<'_> {
 }
 
 impl CachedRegion {
-    /// Returns the offset in this region of the byte with the address `address`. Returns `None`
-    /// unless all `length` bytes from this address on are in the region.
+    /// Returns the offset of the byte with the address `address` from the start of this region.
+    /// Returns `None` if the `length` bytes at this address are not all in the region.
     #[inline]
     fn offset(&self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(self.start)?;

@@ -24,17 +24,17 @@ use rustix::process::{Resource, getrlimit};
 use crate::descriptor::Descriptor;
 
 /// Maximum time that a peer may take for its messages in a handshake. A running peer answers within
-/// microseconds, and half a second suffices even if it must wait for a processor. Half a second is
-/// also short enough for a program that waits in a verb.
+/// microseconds. Half a second suffices even if the peer must wait for a processor, and is short
+/// enough for a program that waits in a verb.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time after which a handshake is tried again with a peer that refused it or did not answer. So a
 /// program that often connects to such a peer rarely waits for [`HANDSHAKE_TIMEOUT`].
 pub(super) const RETRY_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// Maximum number of connections of other processes whose handshakes are not finished. Each holds
-/// one descriptor. The kernel queues as many more connections that were not accepted yet. Fewer
-/// processes usually start at the same time, so the limit is rarely reached.
+/// Maximum number of connections of other processes whose handshakes are not finished. Each
+/// connection holds one descriptor. The kernel queues up to the same number of further connections.
+/// Fewer processes usually start at the same time, so the limit is rarely reached.
 pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 
 /// Maximum number of connections from a single process whose handshakes are not finished. A process
@@ -42,10 +42,10 @@ pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 /// this process at the same time.
 pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 
-/// Maximum number of unfinished handshakes to which this process has answered `Welcome`. Each holds
-/// eight descriptors and two mappings, so 16 of them stay far below the usual limit of 1024
-/// descriptors. If another handshake is accepted, the oldest is ended. At
-/// [`HANDSHAKES_PER_SECOND`], its peer has then had 64 ms for its last message.
+/// Maximum number of unfinished handshakes to which this process has answered `Welcome`. Each
+/// handshake holds eight descriptors and two mappings, so 16 handshakes stay far below the usual
+/// limit of 1024 descriptors. If another handshake is accepted, the oldest one is ended. At
+/// [`HANDSHAKES_PER_SECOND`], the peer of the oldest one has then had 64 ms for its last message.
 pub(super) const MAX_WELCOMED: usize = 16;
 
 /// Maximum number of links of this process: other processes with which it shares memory. Usually
@@ -66,9 +66,9 @@ pub(super) const CONNECTIONS_PER_SECOND: u32 = 1000;
 /// handshakes are answered in 256 ms, which is within the [`HANDSHAKE_TIMEOUT`] of the last one.
 pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 
-/// Maximum number of operations that a rate limit allows in immediate succession after a pause, for
-/// example when many processes start at the same time. The lock of the directory of peers is held
-/// for such a burst, which takes a few milliseconds.
+/// Maximum number of operations that a rate limit allows in immediate succession after a pause.
+/// Such a burst occurs, for example, when many processes start at the same time. The lock of the
+/// directory of peers is held during the burst, for a few milliseconds.
 pub(super) const MAX_BURST: u32 = 16;
 
 /// Time for which no connection is accepted after a failed attempt. An attempt fails if descriptors
@@ -76,8 +76,8 @@ pub(super) const MAX_BURST: u32 = 16;
 /// them must stay open.
 pub(super) const ACCEPT_COOLDOWN: Duration = Duration::from_millis(10);
 
-/// A limit on the rate of an operation: `per_second` in the long run, and [`MAX_BURST`] operations
-/// in immediate succession.
+/// Rate limit of an operation. In the long run, `per_second` operations per second are allowed.
+/// After a pause, [`MAX_BURST`] operations are allowed in immediate succession.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     interval: Duration,
@@ -104,18 +104,19 @@ impl RateLimit {
         self.ready_at() <= now
     }
 
-    /// Counts an operation at the time `now`, so that this rate limit allows one operation less
-    /// until an interval has passed. The caller must first check that the limit
+    /// Counts an operation at the time `now` against this rate limit. The limit then allows one
+    /// operation less until an interval has passed. The caller must first check that the limit
     /// [allows](Self::is_ready) the operation.
     pub(super) fn count(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;
     }
 }
 
-/// Returns whether a further link could take descriptors that the program needs: the lower half of
-/// the numbers that the process may use is in use. Otherwise at least a quarter of the numbers is
-/// free, because the device's own numbers are in the highest quarter until this quarter is full.
-/// `descriptor` is any descriptor of the device.
+/// Returns whether another link (shared memory with a process) could take file descriptors that the
+/// program needs. This is the case if the lower half of the descriptor numbers of the process is in
+/// use. Otherwise at least a quarter of the numbers is free: the device's own descriptors have the
+/// highest numbers, until the highest quarter is full. `descriptor` is any descriptor of the
+/// device.
 pub(super) fn is_short_of_descriptors(descriptor: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let lowest = descriptor.lowest_free_number();

@@ -36,8 +36,8 @@ impl<T: Clone> Admitted<T> {
         tell()
     }
 
-    /// Returns the peer processes that may still be copying from or to memory that the caller has
-    /// made inaccessible before.
+    /// Returns the peer processes that may still be copying from or to memory of this process.
+    /// Before the call, the caller must have made the memory inaccessible for new copies.
     pub(super) fn all(&self) -> Vec<T> {
         // This fence pairs with the update of `count` in `add`. A peer that this thread does not
         // find receives its permission later, and so sees that the memory was retracted.
@@ -97,8 +97,9 @@ mod models {
         told: AtomicU64,
     }
 
-    /// Checks a peer that gets the permission to copy while another thread withdraws memory. The
-    /// peer must see the withdrawal and not copy, or the thread must wait until the copy has ended.
+    /// Checks the case that a peer gets the permission to copy while another thread withdraws
+    /// memory. Either the peer must see the withdrawal and not copy, or the thread must wait until
+    /// the copy has ended.
     #[test]
     fn a_peer_that_is_admitted_during_a_wait_is_waited_for() {
         loom::model(|| {

@@ -63,8 +63,8 @@ impl Waiting {
     }
 }
 
-/// A packet for which the ring had no space when it was to be sent, although there was space when
-/// the queue pair began to compose it.
+/// A packet that could not be sent because the ring (shared message queue) had no space. There was
+/// space when the queue pair began to compose the packet, but another thread took the space first.
 #[derive(Debug)]
 pub(crate) struct DelayedPacket {
     pub(crate) bytes: Box<[u8]>,
@@ -72,9 +72,9 @@ pub(crate) struct DelayedPacket {
 }
 
 impl Link {
-    /// Returns whether a packet can be sent on this link now. The ring must have free space for any
-    /// packet. No queue pair or packet may be waiting for space, because the new packet would
-    /// overtake it.
+    /// Returns whether a packet can be sent on this link (shared memory) now. The ring must have
+    /// free space for a packet of any length. No queue pair or packet may be waiting for space,
+    /// because the new packet would overtake it.
     pub(crate) fn has_room(&self) -> bool {
         !self.backlog.is_waiting.load(Ordering::Acquire)
             && self.sender().may_have_room(MAX_MESSAGE_CHUNKS)
@@ -104,15 +104,15 @@ impl Link {
     }
 
     /// Returns whether the queue pair with the number `queue_pair` waits for free space in the ring
-    /// (shared message queue) to the peer. Such a queue pair cannot send more now.
+    /// (shared message queue) to the peer. Such a queue pair can send no further message now.
     pub(crate) fn has_waiting(&self, queue_pair: u32) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
     /// Returns whether queue pairs still wait for space in the ring buffer of this link (shared
-    /// memory). After the link has ended, the caller must resume them, so that they use another
-    /// path. No queue pair is recorded after the end.
+    /// memory). After the link has ended, the caller must resume these queue pairs, so that they
+    /// use another path. After the end, the link records no further queue pair.
     pub(super) fn must_resume(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
@@ -125,8 +125,9 @@ impl Link {
         self.send_or_wait(&mut waiting);
     }
 
-    /// Sends the packets that wait for space like [`Self::send_delayed`], and records whether a
-    /// packet or queue pair still waits.
+    /// Sends the packets that wait for space in the ring, like [`Self::send_delayed`]. Then records
+    /// whether a packet or queue pair still waits. Returns whether the ring has space for another
+    /// packet.
     fn send_or_wait(&self, waiting: &mut Waiting) -> bool {
         let is_waiting = &self.backlog.is_waiting;
         is_waiting.store(true, Ordering::Release);
@@ -137,18 +138,19 @@ impl Link {
         has_space
     }
 
-    /// Returns whether the caller must call [`resume`](Self::resume): queue pairs or packets wait
-    /// for space in the ring buffer, and it has space, or the link (shared memory) has ended. If
-    /// the ring buffer is still full, requests that the peer wakes this process later.
+    /// Returns whether the caller must call [`resume`](Self::resume). This is the case if queue
+    /// pairs or packets wait for space in the ring buffer, and the buffer has space or the link
+    /// (shared memory) has ended. If the buffer is still full, requests that the peer wakes this
+    /// process later.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.is_dead() || self.sender().request_space(MAX_MESSAGE_CHUNKS))
     }
 
     /// Sends the packets that wait for space in the ring buffer to the peer. If space remains,
-    /// calls `go_on` with the number of each queue pair that waits, so that the caller lets it send
-    /// again. After the link (shared memory) has ended, drops the packets and resumes all queue
-    /// pairs.
+    /// calls `go_on` with the number of each queue pair that waits; `go_on` makes the queue pair
+    /// continue to send. After the link (shared memory) has ended, drops the packets and resumes
+    /// all queue pairs.
     pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {
         if !self.can_resume() {
             return;
@@ -164,10 +166,10 @@ impl Link {
         queue_pairs.into_iter().for_each(go_on);
     }
 
-    /// Sends the packets that wait for space, and wakes the peer for them. Returns whether all were
-    /// sent and there is space for another one; otherwise the peer will wake this process when it
-    /// has freed space. After the link (shared memory) has ended, drops the packets and returns
-    /// `true`.
+    /// Sends the packets that wait for space in the ring, and wakes the peer for them. Returns
+    /// `true` if all packets were sent and the ring has space for another packet. Otherwise the
+    /// peer will wake this process when the peer has freed space. After the link (shared memory)
+    /// has ended, drops the packets and returns `true`.
     fn send_delayed(&self, waiting: &mut Waiting) -> bool {
         let before = waiting.kept.len();
         let has_space = loop {

@@ -23,8 +23,8 @@ use crate::descriptor::Descriptor;
 use crate::epoch::{Lanes, OccupiedLanes};
 use crate::sync::Line;
 
-/// Time for which a thread that waits for a peer's copy spins before it sleeps, and length of each
-/// sleep. Most copies end while the thread spins.
+/// Time for which a thread that waits for a peer's copy spins before it sleeps. Each sleep of the
+/// thread has the same length. Most copies end while the thread spins.
 const SPIN_AND_SLEEP_TIME: Duration = Duration::from_millis(1);
 
 /// Maximum time that this process waits for a peer to finish a copy if the peer is stopped by a
@@ -32,7 +32,7 @@ const SPIN_AND_SLEEP_TIME: Duration = Duration::from_millis(1);
 const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
 
 /// Maximum time that this process waits for any peer to finish a copy. A running peer finishes
-/// within microseconds; a peer that is frozen by its cgroup does not, and is not reported as
+/// within microseconds. A peer that is frozen by its cgroup does not finish, and is not reported as
 /// stopped.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
@@ -119,8 +119,8 @@ impl CopyingPeer {
     }
 }
 
-/// Copies by one peer that were in progress when [`CopiesInProgress::of`] was called, and whose end
-/// this process awaits.
+/// Copies by one peer process that were in progress when [`CopiesInProgress::of`] was called. This
+/// process waits for their end before memory is reused.
 #[derive(Debug)]
 pub(super) struct CopiesInProgress {
     copying_peer: Arc<CopyingPeer>,
@@ -152,9 +152,9 @@ impl CopiesInProgress {
         }
     }
 
-    /// Checks whether the peer's copies have ended. Returns `Some(true)` if they have ended or the
-    /// peer has ended, `Some(false)` if the time limit of the wait is exceeded, and `None` if the
-    /// caller must check again.
+    /// Checks whether the peer's copies have ended. Returns `Some(true)` if the copies have ended
+    /// or the peer process has ended. Returns `Some(false)` if the time limit of the wait is
+    /// exceeded, and `None` if the caller must check again.
     pub(super) fn poll(&mut self) -> Option<bool> {
         if self.occupied.have_ended(Lanes(&self.copying_peer.lanes)) {
             return Some(true);
@@ -165,15 +165,16 @@ impl CopiesInProgress {
             .flatten()
     }
 
-    /// Returns the duration of the wait so far, from which callers compute the delay until their
-    /// next check.
+    /// Returns the duration of the wait so far. Callers compute the delay until their next check
+    /// from this duration.
     pub(super) fn elapsed(&self) -> Duration {
         self.wait.since.elapsed()
     }
 
-    /// Waits until the peer's copies or the peer have ended, and returns `true`. Returns `false` if
-    /// the time limit is exceeded, because the peer was stopped or frozen in the middle of a copy.
-    /// The peer may then continue the copy at any time, so the memory must not be reused.
+    /// Waits until the peer's copies have ended or the peer process has ended, and then returns
+    /// `true`. Returns `false` if the time limit is exceeded, because the peer was stopped or
+    /// frozen during a copy. The peer may then continue the copy at any time, so the memory must
+    /// not be reused.
     pub(super) fn wait(self) -> bool {
         let Self {
             copying_peer,

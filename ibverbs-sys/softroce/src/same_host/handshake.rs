@@ -43,7 +43,7 @@ pub(super) enum HandshakeOutcome {
 }
 
 /// Performs a handshake with the process at the socket address `address`, in order to share memory
-/// with it. Returns the link, or the reason why there is none. Waits for at most
+/// with it. Returns the link, or the reason for which there is no link. Waits for at most
 /// [`HANDSHAKE_TIMEOUT`].
 pub(super) fn perform(local: &LocalProcess, address: SocketAddr) -> io::Result<HandshakeOutcome> {
     // The program may have closed or replaced descriptors of the device, which must not be passed

@@ -56,17 +56,17 @@ pub(super) struct HandshakeMessage {
 /// and of all shared memory: processes with different versions share no memory.
 const MAGIC: [u8; 8] = *b"sroce\0\0\x05";
 
-/// Maximum number of descriptors that accompany a handshake message: three files of shared memory,
-/// the eventfd that wakes the process's engine (background thread), and the eventfds that the
-/// process's completion channels can use.
+/// Maximum number of file descriptors that accompany a handshake message. These are three files of
+/// shared memory, the eventfd that wakes the engine (background thread) of the sending process, and
+/// the eventfds for its completion channels.
 const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
 /// Length of the buffer for a received handshake message in bytes. A message whose lists have
 /// [`MAX_LIST`] entries fits into the buffer.
 const MAX_LENGTH: usize = 2048;
 
-/// Maximum number of entries in the list of addresses, and in the list of GIDs, of a handshake
-/// message, so that a message fits into the receive buffer.
+/// Maximum number of addresses, and maximum number of GIDs, that a handshake message can list. With
+/// these limits, each message fits into the receive buffer.
 pub(crate) const MAX_LIST: usize = 16;
 
 /// All types of handshake messages. The index of a type in this list encodes the type in a message.
@@ -79,8 +79,8 @@ const WORDS: [MessageType; 5] = [
 ];
 
 impl HandshakeMessage {
-    /// Creates a handshake message that has only the type `word`, and no description of this
-    /// process, to refuse or to finish a handshake.
+    /// Creates a handshake message that contains only the type `word`. A process sends such a
+    /// message to refuse or to finish a handshake. The message does not describe this process.
     pub(super) fn of_type(word: MessageType) -> Self {
         Self {
             word,
@@ -148,8 +148,8 @@ impl HandshakeMessage {
     }
 
     /// Sends the handshake message on the Unix connection `socket`. `descriptors` are the files and
-    /// eventfds that the receiver needs to share memory with this process; some messages have none.
-    /// Does not block.
+    /// eventfds that the receiver needs to share memory with this process; the list is empty for
+    /// some types of messages. Does not block.
     pub(super) fn send(
         &self,
         socket: BorrowedFd<'_>,
@@ -210,8 +210,8 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
-/// Reads the number of elements of a list from the beginning of `bytes`, and advances `bytes` past
-/// it. Returns `None` if the number exceeds [`MAX_LIST`].
+/// Reads the number of elements of a list from the beginning of `bytes`, and removes the byte that
+/// contains it. Returns `None` if the number exceeds [`MAX_LIST`].
 fn count(bytes: &mut &[u8]) -> Option<usize> {
     let [count] = take(bytes)?;
     Some(usize::from(count)).filter(|&count| count <= MAX_LIST)

@@ -68,13 +68,13 @@ impl CachedLinks {
 }
 
 /// Copies by peer processes that were in progress when [`HostPeers::accesses`] was called. A caller
-/// that must not sleep [polls](Self::poll) for their end.
+/// that must not sleep [polls](Self::poll) until the copies have ended.
 #[derive(Debug)]
 pub(super) struct Accesses(Vec<CopiesInProgress>);
 
 impl Accesses {
-    /// Returns the progress of the peers' recorded copies from and to memory of this process:
-    /// ended, in progress, or longer than the time limit.
+    /// Returns the state of the recorded copies of peers from and to memory of this process: the
+    /// copies have ended, are in progress, or exceed the time limit.
     pub(super) fn poll(&mut self) -> Withdrawal {
         let mut is_refused = false;
         self.0.retain_mut(|copies| {
@@ -93,12 +93,12 @@ impl Accesses {
     }
 }
 
-/// Minimum time between two checks whether peers have finished their copies. Each check is delayed
-/// by the duration of the wait so far, at least by this time and at most by [`MAX_CHECK_INTERVAL`],
-/// because most copies end soon.
+/// Minimum time between two checks whether peers have finished their copies. The delay until the
+/// next check equals the duration of the wait so far, because most copies end soon. This constant
+/// is the lower limit of the delay, [`MAX_CHECK_INTERVAL`] the upper limit.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_micros(10);
 /// Maximum time between two checks whether peers have finished their copies. A work request that
-/// withdraws memory from the peers can take longer than the copies by at most this time.
+/// withdraws memory from the peers completes at most this time after the last copy.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl HostPeers {
@@ -189,8 +189,8 @@ impl HostPeers {
         self.directory.events_descriptor()
     }
 
-    /// Reserves an eventfd for a completion channel. Peers write to it to wake threads that wait on
-    /// the channel. Returns `None` if all eventfds are in use.
+    /// Reserves an eventfd for a completion channel. Peers write to the eventfd to wake threads
+    /// that wait on the channel. Returns `None` if all eventfds are in use.
     pub(crate) fn wake_eventfd(&self) -> Option<WakeEventfd> {
         self.wake_eventfds.take()
     }
@@ -212,8 +212,8 @@ impl HostPeers {
         self.publication.retract_region(slot)
     }
 
-    /// Publishes a queue pair in the table that peer processes of the host read. The peer to which
-    /// the queue pair is connected may then copy from and to memory through it.
+    /// Publishes the queue pair `queue_pair` in the table that peer processes of the host read. The
+    /// connected peer may then copy from and to memory of this process through the queue pair.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         self.publication.publish_queue_pair(queue_pair);
     }

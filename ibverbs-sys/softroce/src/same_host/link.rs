@@ -111,7 +111,8 @@ impl LinkFailures {
     }
 }
 
-/// Receiving side of a link (shared memory). Only one thread at a time uses it.
+/// Receiving side of a link (shared memory with a peer process). Only one thread at a time uses the
+/// receiving side.
 struct Inbound {
     receiver: Receiver,
     /// Buffer for packets that are longer than a slot (one cache line of the ring).
@@ -133,9 +134,10 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received from the peer. There is no
-    /// limit (`usize::MAX`) before the link (shared memory) has ended; then only messages that
-    /// arrived earlier are left. After a protocol violation by the peer, the number is 0.
+    /// Returns the maximum number of messages that may still be received from the peer. While the
+    /// link (shared memory) is alive, there is no limit (`usize::MAX`). After the end of the link,
+    /// only messages that arrived before the end count. After a protocol violation by the peer, the
+    /// number is 0.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -167,7 +169,7 @@ pub(crate) enum Received<'a> {
     RingMessage(&'a RingMessage<'a>, &'a [Piece<'a>]),
 }
 
-/// Reason why a packet could not be sent on a link (shared memory with another process).
+/// Reason for which a packet could not be sent on a link (shared memory with another process).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendError {
     /// The ring has no free space at present; the packet can be sent after the peer has received
@@ -177,9 +179,9 @@ pub(crate) enum SendError {
     Dead,
 }
 
-/// Time in nanoseconds for which the peer is assumed to exist after a check. If the peer ends
-/// within this time, its thread ID is not yet reused, because the kernel assigns all other IDs
-/// first.
+/// Time in nanoseconds for which a peer process is assumed to exist after a check. If the peer ends
+/// within this time, the kernel does not yet reuse the peer's thread ID, because it assigns all
+/// other IDs first.
 const LIVENESS_INTERVAL: u64 = 1_000_000;
 
 /// Maximum number of ranges of a peer's arena (shared file of regions) that are mapped. A range
@@ -196,8 +198,9 @@ pub(crate) const MAX_PACKET: usize = 4096 + 256;
 /// message without packet headers), and clear for a packet.
 const RING_MESSAGE: u16 = 1 << 15;
 
-/// Maximum length in bytes of a packet that is sent in one slot (cache line) of the ring buffer.
-/// One word of the slot contains the length. Longer packets are stored in separate cache lines.
+/// Maximum length in bytes of a packet that is sent within one slot (cache line) of the ring
+/// buffer. The other word of the slot contains the length. Longer packets are stored in separate
+/// cache lines.
 const MAX_SLOT_PACKET: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
@@ -254,8 +257,9 @@ impl Link {
         &self.peer.addresses
     }
 
-    /// Returns the index of the peer's UDP port in the device's port range. All queue pair numbers
-    /// of the peer contain this index. Returns `None` if the peer may use all queue pair numbers.
+    /// Returns the index of the peer's UDP port in the port range of the device. All queue pair
+    /// numbers of the peer contain this index. Returns `None` if the peer may use all queue pair
+    /// numbers.
     pub(crate) fn slot(&self) -> Option<u8> {
         self.peer.slot
     }
@@ -272,7 +276,7 @@ impl Link {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// Checks whether the peer process exists, and ends the link (shared memory) if it does not.
+    /// Checks whether the peer process exists. If it does not exist, ends the link (shared memory).
     /// Returns `true` if the link is still alive.
     pub(crate) fn check(&self) -> bool {
         if !self.is_dead() && self.copying_peer.is_gone() {
@@ -282,8 +286,8 @@ impl Link {
     }
 
     /// Returns whether the link (shared memory) is alive and the peer process existed within the
-    /// last [`LIVENESS_INTERVAL`]. The kernel does not reuse a thread ID so early. So a copy by the
-    /// thread ID of the peer cannot reach another process.
+    /// last [`LIVENESS_INTERVAL`]. Within this time, the kernel does not reuse the thread ID of the
+    /// peer. So a copy that names this thread ID cannot reach another process.
     pub(super) fn is_fresh(&self) -> bool {
         let now = self.start.elapsed().as_nanos() as u64;
         if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > LIVENESS_INTERVAL {
@@ -307,8 +311,8 @@ impl Link {
         self.peer.key_base
     }
 
-    /// Returns the object by which a thread waits for the end of the peer's copies from and to
-    /// memory of this process.
+    /// Returns the handle by which a thread waits until the peer has finished its copies from and
+    /// to memory of this process.
     pub(super) fn copying_peer(&self) -> &Arc<CopyingPeer> {
         &self.copying_peer
     }
@@ -324,22 +328,23 @@ impl Link {
         self.copying_peer.process.number
     }
 
-    /// Returns the ID of a thread of the peer, by which system calls copy from and to the peer's
-    /// memory. Returns `None` if the kernel does not permit such copies, or if the peer has ended.
+    /// Returns the ID of a thread of the peer process. System calls that copy from and to the
+    /// peer's memory name this ID. Returns `None` if the kernel does not permit such copies, or if
+    /// the peer has ended.
     pub(super) fn thread(&self) -> Option<Pid> {
         let process = &self.copying_peer.process;
         // Without the check, another process could have got the thread ID.
         (process.copies == KernelCopies::Allowed && self.is_fresh()).then_some(process.thread)
     }
 
-    /// Returns the lanes of this process: shared words, each in its own cache line, in which
-    /// threads mark that they copy from or to the peer's memory.
+    /// Returns the lanes of this process. A lane is a shared word in its own cache line, in which a
+    /// thread of this process marks that it copies from or to the peer's memory.
     pub(super) fn own_lanes(&self) -> &[Line] {
         &self.side.own_lanes
     }
 
     /// Marks a copy from or to the peer's memory as in progress until the returned guard is
-    /// dropped. In tests, a peer that withdraws memory must then wait.
+    /// dropped. Tests use this function to make a peer wait that withdraws memory.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
@@ -368,9 +373,9 @@ impl Link {
         self.failures.notify();
     }
 
-    /// Sends the packet `bytes`. The peer also receives `tag`, which identifies the packet's GIDs
-    /// (15 bits, not 0), and `annotation`, 48 bits of additional data. Does not wake a sleeping
-    /// peer; the next [`flush`](Self::flush) does.
+    /// Sends the packet `bytes` to the peer. The peer also receives `tag`, which identifies the
+    /// packet's GIDs (15 bits, not 0), and `annotation`, 48 bits of additional data. Does not wake
+    /// a sleeping peer; the next call of [`flush`](Self::flush) does.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), SendError> {
         debug_assert!(bytes.len() <= MAX_PACKET && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
@@ -392,8 +397,8 @@ impl Link {
         self.push(tag, &words, chunks, fill)
     }
 
-    /// Sends a [`RingMessage`] (short message without packet headers). `tag` identifies the GIDs of
-    /// the connection (15 bits, not 0). Does not wake a sleeping peer; the next
+    /// Sends a [`RingMessage`] (short message without packet headers) to the peer. `tag` identifies
+    /// the GIDs of the connection (15 bits, not 0). Does not wake a sleeping peer; the next call of
     /// [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_ring_message(
@@ -423,7 +428,7 @@ impl Link {
     /// Sends a [`RingMessage`] (short message without packet headers) with a payload of `length`
     /// bytes. The function `fill` writes the payload to the ring buffer, or returns `None` if the
     /// bytes cannot be read. `tag` identifies the GIDs of the connection. Does not wake a sleeping
-    /// peer; the next [`flush`](Self::flush) does.
+    /// peer; the next call of [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(
         &self,
@@ -528,12 +533,12 @@ impl Link {
     }
 
     /// Receives at most `limit` messages from the peer, and calls `take` with the tag and the
-    /// content of each. The tag contains the numbers of the source and destination GID. Returns the
-    /// number of received messages, or `None` if another thread is receiving.
+    /// content of each message. The tag contains the numbers of the source and destination GID.
+    /// Returns the number of received messages, or `None` if another thread is receiving.
     ///
-    /// Returns early after a message whose sender may be waiting for an acknowledgement, so that
-    /// the caller can send it before further messages are received. After the link has ended, only
-    /// messages that had arrived before are received.
+    /// Returns early after a message whose sender may be waiting for an acknowledgement. The caller
+    /// can then send the acknowledgement before it receives further messages. After the link has
+    /// ended, receives only messages that had arrived before the end.
     pub(crate) fn receive(
         &self,
         limit: usize,
@@ -620,8 +625,9 @@ impl Link {
         self.may_have_messages() || self.can_resume()
     }
 
-    /// Returns whether there is a message to receive. Also returns `true` while another thread is
-    /// receiving, because that thread may have found the ring empty just before a message arrived.
+    /// Returns whether this link (shared memory) has a message to receive. Also returns `true`
+    /// while another thread is receiving, because that thread may have found the ring empty just
+    /// before a message arrived.
     pub(super) fn may_have_messages(&self) -> bool {
         let inbound = self.inbound.try_lock();
         inbound.is_none_or(|mut inbound| {
@@ -645,16 +651,16 @@ impl Link {
         SleepWord(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Makes the peer no longer wake a thread of this process that waits at a completion channel:
-    /// removes this thread from the shared word that names the sleeping thread.
+    /// Removes a thread that waits at a completion channel from the shared word that names the
+    /// sleeping thread of this process. The peer then no longer wakes this thread.
     pub(super) fn clear_channel(&self) {
         SleepWord(&self.side.own_sleep.0).clear_channel();
     }
 
     /// Returns a mapping of the peer's shared file that contains the `length` bytes at `offset` of
-    /// `place`, and the offset of these bytes in the mapping. Maps the surrounding part of the file
-    /// if necessary, and removes another mapping if there are [`MAX_MAPS`]. Returns `None` if the
-    /// file cannot be mapped.
+    /// `place`, a location in the file. Also returns the offset of these bytes in the mapping. Maps
+    /// the surrounding part of the file if necessary, and removes another mapping if there are
+    /// [`MAX_MAPS`]. Returns `None` if the file cannot be mapped.
     pub(super) fn map(
         &self,
         place: &FilePlace,

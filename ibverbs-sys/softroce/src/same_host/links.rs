@@ -11,8 +11,8 @@ use rustix::process::Pid;
 
 use super::link::Link;
 
-/// All links (shared memory with other processes), and the progress of the handshakes with other
-/// processes, found by their socket addresses.
+/// Table of all links (shared memory with other processes) and of the state of each process, found
+/// by the socket addresses of the processes.
 #[derive(Default)]
 pub(super) struct Links {
     by_address: HashMap<SocketAddr, ProcessState>,
@@ -86,9 +86,9 @@ impl Links {
         self.has_ended
     }
 
-    /// Returns whether a process other than `process` has a live link to this process with one of
-    /// `addresses`. If `process` claims these addresses in a handshake, the handshake must then be
-    /// refused: an address belongs to only one process.
+    /// Returns whether one of `addresses` belongs to a process with a live link to this process,
+    /// other than `process`. If `process` claims these addresses in a handshake, the handshake must
+    /// then be refused: an address belongs to only one process.
     pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
         addresses.iter().any(|address| match self.state(*address) {
             Some(ProcessState::Linked(link)) => link.process() != process && link.check(),
@@ -96,8 +96,8 @@ impl Links {
         })
     }
 
-    /// Adds `link` (shared memory with a peer) to the table, and ends earlier links to the same
-    /// addresses, which the peer does not use any more. An earlier link to an address in `own`
+    /// Adds `link` (shared memory with a peer) to the table. Ends earlier links to the same
+    /// addresses, because the peer no longer uses them. An earlier link to an address in `own`
     /// stays: a process that is its own peer has two links.
     pub(super) fn add(&mut self, link: &Arc<Link>, own: &[SocketAddr]) {
         for &address in link.addresses() {
@@ -114,8 +114,8 @@ impl Links {
     }
 
     /// Removes links (shared memory) that have ended from the table, and returns them. An ended
-    /// link stays while it has messages to receive, or queue pairs that wait for space in its ring
-    /// and must be resumed.
+    /// link stays in the table while it has messages to receive. It also stays while queue pairs
+    /// wait for space in its ring, because these queue pairs must be resumed.
     pub(super) fn remove_ended(&mut self) -> Vec<Arc<Link>> {
         let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..))
             .partition(|link| link.check() || link.may_have_messages() || link.must_resume());

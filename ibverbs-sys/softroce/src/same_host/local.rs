@@ -53,9 +53,8 @@ pub(crate) struct ProcessResources {
     pub(crate) is_peer: bool,
 }
 
-/// State of this process that all its handshakes and links (shared memory with other processes)
-/// use: the resources that it passes to peers, and the list of peers that may copy from and to its
-/// memory.
+/// State of this process for all its handshakes and links (shared memory with other processes): the
+/// resources that it passes to peers, and the list of peers that may copy from and to its memory.
 pub(super) struct LocalProcess {
     pub(super) resources: ProcessResources,
     pub(super) events: Events,
@@ -150,9 +149,9 @@ impl LocalProcess {
     }
 
     /// Returns the file descriptors that are sent with a handshake message from
-    /// [`describe`](Self::describe). The first is `segment`, the file of the link's shared memory,
-    /// if this process has created it. The others are the files of this process's tables and of its
-    /// memory for regions (arena), and its eventfds.
+    /// [`describe`](Self::describe). The first descriptor is `segment`, the file of the link's
+    /// shared memory, if this process has created the link. Further descriptors are the files of
+    /// this process's tables and of its memory for regions (arena), and its eventfds.
     pub(super) fn descriptors<'a>(
         &'a self,
         segment: Option<BorrowedFd<'a>>,
@@ -213,9 +212,9 @@ impl LocalProcess {
         Link::new(peer, process, side, counters, Arc::clone(&self.failures))
     }
 
-    /// Permits the peer of `link` to copy from and to memory of this process, by sending it
-    /// `handshake_message` with `descriptors`. Adds the peer to the list of copying peers before,
-    /// so that threads which withdraw memory wait for its copies.
+    /// Permits the peer of `link` to copy from and to memory of this process: sends the peer
+    /// `handshake_message` with `descriptors`. First adds the peer to the list of copying peers, so
+    /// that threads that withdraw memory wait for its copies.
     pub(super) fn admit(
         &self,
         link: &Link,
@@ -254,8 +253,8 @@ impl LocalProcess {
         self.admitted.all()
     }
 
-    /// Returns the number of peers that may copy from and to memory of this process, which includes
-    /// peers that have ended but were not [removed](Self::remove_gone) yet.
+    /// Returns the number of peers that may copy from and to memory of this process. Peers that
+    /// have ended are also counted until they are [removed](Self::remove_gone).
     pub(super) fn copying_peer_count(&self) -> usize {
         self.admitted.count(|_| true)
     }
@@ -268,8 +267,8 @@ impl LocalProcess {
     }
 }
 
-/// Returns whether `descriptor` is an eventfd. A wakeup is a write to the descriptor, which could
-/// block if it is not an eventfd.
+/// Returns whether `descriptor` is an eventfd. A peer is woken by a write to its descriptor, which
+/// could block if the descriptor is not an eventfd.
 fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")

@@ -28,11 +28,11 @@ const QUEUE_PAIR: usize = 0;
 /// payload.
 const REGION: usize = 1;
 
-/// Value that each word of the payload has while the message is in progress. The receiver checks
-/// that it has copied this value.
+/// Value of each word of the payload while the message is in progress. The receiver checks that it
+/// has copied this value.
 const MESSAGE: u64 = 1;
 /// Value of each word of the sender's memory after the message has failed. The simulated program
-/// has then overwritten the payload.
+/// has then overwritten the payload with this value.
 const REUSED: u64 = 2;
 
 /// Tag of a message that offers a payload to the receiver. The message contains no payload bytes:
@@ -46,8 +46,7 @@ const ACCEPTED: u16 = 2;
 const DECLINED: u16 = 3;
 
 /// Memory that both simulated processes can access. The memory contains the records and the payload
-/// of the sender, and words (`lanes`) that show the sender if a copy by the receiver is in
-/// progress.
+/// of the sender. Words (`lanes`) in it show the sender whether the receiver is copying.
 struct SharedMemory {
     records: RecordArray<Vec<Record>>,
     lanes: Vec<Line>,

@@ -1,9 +1,8 @@
 #![forbid(unsafe_code)]
-//! The directory of a process: the other processes of the host, and the links (shared memory) to
-//! them.
+//! The directory of the other processes of the host, and of the links (shared memory) to them.
 //!
-//! Threads of the program look up the link to a process by a socket address of the process, and
-//! perform a [`handshake`] if the process is unknown. The engine (background thread)
+//! Threads of the program look up the link to a process by a socket address of the process. If the
+//! process is unknown, the thread performs a [`handshake`]. The engine (background thread)
 //! [continues](PeerDirectory::handle_events) handshakes that other processes have begun, and
 //! removes links that have ended.
 
@@ -105,10 +104,10 @@ impl PeerDirectory {
     }
 
     /// Returns the link (shared memory) to the process that has the socket address `address`. If
-    /// there is no link, performs a handshake, unless the process declined a handshake less than
-    /// [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address, or if the process
-    /// declines or does not answer in time. For an address of this process, also returns `None` if
-    /// this process may not be a peer of itself.
+    /// there is no link, performs a handshake. Performs no handshake if the process declined one
+    /// less than [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address, or if the
+    /// process declines or does not answer in time. Also returns `None` for an address of this
+    /// process if this process may not be a peer of itself.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.local.has_address(address) && !self.local.resources.is_peer {
             return None;
@@ -227,8 +226,8 @@ impl PeerDirectory {
         self.local.remove_gone();
     }
 
-    /// Sets the handshake timer to the next time at which a pending handshake needs attention
-    /// without an event, for example because its time limit is exceeded.
+    /// Sets the handshake timer to the next time at which a pending handshake must be handled
+    /// without an event. An example is the time limit of a handshake.
     fn set_handshake_timer(&self, state: &mut State, now: Instant) {
         let next = state.handshakes.next_deadline();
         // An expired timer has to be set again, even to the same time.

@@ -39,7 +39,7 @@ pub(super) struct Handshake {
     pub(super) welcomed: Option<Arc<Link>>,
 }
 
-/// Content that can be received from a connection: nothing, a message, or the end of the
+/// Kind of data that can be received from a connection: nothing, a message, or the end of the
 /// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readable {
@@ -59,8 +59,8 @@ impl Handshake {
         self.welcomed.is_none() && !self.has_handshake_message
     }
 
-    /// Returns what the peer's connection contains: nothing, a message, or its end. Leaves the
-    /// message unread.
+    /// Returns the kind of data that can be received from the peer's connection: nothing, a
+    /// message, or the end of the connection. Leaves the message unread.
     fn readable(&self) -> Readable {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
@@ -155,7 +155,8 @@ impl Handshakes {
     ///
     /// Calls `receive` for each handshake that may have an unread message. `receive` reads the
     /// message, and returns whether the handshake is still pending. The first argument of `receive`
-    /// is this object, which then lists only the handshakes that were continued before.
+    /// is this list. During the call, the list contains only the handshakes that were continued
+    /// before.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -198,9 +199,9 @@ impl Handshakes {
         self.all.len() < before
     }
 
-    /// Closes the oldest connection that has sent no message, if the number of connections is
-    /// [`MAX_PENDING_HANDSHAKES`]. Returns `false` if there is no room for another connection,
-    /// because all connections have sent a message.
+    /// Makes room for another connection: if there are [`MAX_PENDING_HANDSHAKES`], closes the
+    /// oldest connection that has sent no message. Returns `false` if there is no room, because all
+    /// connections have sent a message.
     fn make_room(&mut self) -> bool {
         if self.all.len() < MAX_PENDING_HANDSHAKES {
             return true;
@@ -216,8 +217,8 @@ impl Handshakes {
         true
     }
 
-    /// Ends the oldest handshake that this process has accepted and that is not finished, if there
-    /// are [`MAX_WELCOMED`], so that another one can be accepted.
+    /// Makes room for another accepted handshake: if there are [`MAX_WELCOMED`] accepted and
+    /// unfinished handshakes, ends the oldest of them.
     pub(super) fn make_room_for_welcomed(&mut self) {
         let welcomed = || {
             let handshakes = self.all.iter().enumerate();
@@ -244,8 +245,8 @@ impl Handshakes {
     }
 
     /// Returns whether this process has accepted a handshake of the process that has the address
-    /// `address`, and now waits for the last message. A thread that needs a link (shared memory) to
-    /// that process then waits for this handshake, and does not begin a second one.
+    /// `address`, and waits for its last message. In this case, a thread that needs a link (shared
+    /// memory) to that process waits for this handshake, and does not begin a second one.
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
             .welcomed()

@@ -44,9 +44,9 @@ pub(super) struct RemoteRange {
 
 impl RemoteRange {
     /// Splits the range before its last aligned word of 8 bytes. The kernel can then write the last
-    /// word after all other bytes, so a program that polls the last byte of an RDMA write finds the
-    /// others, too. Returns the ranges and their number: two, or one if the range is not longer
-    /// than a word.
+    /// word after all other bytes. So a program that polls the last byte of an RDMA write also
+    /// finds the other bytes. Returns the resulting ranges and their number: two, or one if the
+    /// range is not longer than a word.
     fn split_last_word(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {
@@ -85,9 +85,9 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
 }
 
 /// Copies the memory ranges `from` of this process to the range `to` of another process. Copies the
-/// last word after all other bytes, so that a program which sees the last word also sees the
-/// others. Returns the number of copied bytes, which is less than the length of the range if a page
-/// cannot be written.
+/// last word after all other bytes, so a program that sees the last word also sees the other bytes.
+/// Returns the number of copied bytes. If a page cannot be written, this number is less than the
+/// length of the range.
 pub(super) fn write(process: Pid, from: &[Piece<'_>], to: RemoteRange) -> io::Result<usize> {
     let (parts, count) = to.split_last_word();
     let to = parts.map(|place| place.vector());
@@ -108,8 +108,8 @@ pub(super) fn write(process: Pid, from: &[Piece<'_>], to: RemoteRange) -> io::Re
 }
 
 /// Copies bytes of another process to the memory ranges `to` of this process. Returns the number of
-/// copied bytes, which is less than the length of `from` if a page cannot be read. Fails if one of
-/// the ranges `to` is not writable.
+/// copied bytes. If a page cannot be read, this number is less than the length of `from`. Fails if
+/// one of the ranges `to` is not writable.
 pub(super) fn read(process: Pid, from: RemoteRange, to: &[Piece<'_>]) -> io::Result<usize> {
     if !to.iter().all(Piece::is_writable) {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -131,9 +131,9 @@ pub(super) fn read(process: Pid, from: RemoteRange, to: &[Piece<'_>]) -> io::Res
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the process at the other end of a Unix connection: the process that has connected, for
-/// an accepted connection; the process that listens, for an outgoing connection. Returns `None` if
-/// the process belongs to another user or another PID namespace.
+/// Returns the process at the other end of a Unix connection. For an accepted connection, this is
+/// the process that has connected; for an outgoing connection, the process that listens. Returns
+/// `None` if the process belongs to another user or another PID namespace.
 pub(super) fn connected_process(socket: BorrowedFd<'_>) -> Option<Pid> {
     let mut who = libc::ucred {
         pid: 0,
@@ -186,9 +186,9 @@ pub(super) enum KernelCopies {
 }
 
 /// Checks whether the kernel permits this process to copy from and to the memory of the peer
-/// `process`. Reads the peer's [word] for such checks at `address`, and writes it back. Returns the
-/// ID `thread`, by which later copies address the peer, and the result. Returns `None` if `thread`
-/// is not a thread of the peer, or is its main thread, or if `address` is invalid.
+/// `process`. Reads the peer's [word] for such checks at `address`, and writes the same value back.
+/// Returns the result and the ID `thread`, which later copies use to name the peer. Returns `None`
+/// if `thread` is not a thread of the peer, or is its main thread, or if `address` is invalid.
 pub(super) fn check_copy_permission(
     process: Pid,
     thread: i32,
@@ -220,8 +220,8 @@ pub(super) fn check_copy_permission(
 /// whether the kernel permits copies from and to this process.
 static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the address of a word of this process that exists only for permission checks: peers read
-/// it and write it back unchanged.
+/// Returns the address of the word of this process that exists only for permission checks: peers
+/// read the word and write the same value back.
 pub(super) fn word() -> u64 {
     PROBE_WORD.as_ptr().expose_provenance() as u64
 }

@@ -29,9 +29,9 @@ pub(super) const WORDS: usize = 7;
 pub(super) struct RecordArray<R>(pub(super) R);
 
 impl<R: Deref<Target = [Record]>> RecordArray<R> {
-    /// Replaces the content of the record at `index`, and changes its version, by which concurrent
-    /// readers notice the change. Does nothing if `index` is out of range. Only one thread at a
-    /// time may change a record.
+    /// Replaces the content of the record at `index`. Also changes the version of the record, so
+    /// that concurrent readers notice the change. Does nothing if `index` is out of range. Only one
+    /// thread at a time may change a record.
     pub(super) fn publish(&self, index: usize, content: &[u64; WORDS]) {
         let Some(Record([version, words @ ..])) = self.0.get(index) else {
             return;
@@ -47,7 +47,7 @@ impl<R: Deref<Target = [Record]>> RecordArray<R> {
 
     /// Marks the record at `index` as empty, so that later reads return `None`. Returns the new
     /// version of the record, or 0 if `index` is out of range. The caller must then wait for peer
-    /// processes that have read the record before, and may still use its content.
+    /// processes that have read the record before and may still use its content.
     pub(super) fn retract(&self, index: usize) -> u64 {
         let Some(Record([version, ..])) = self.0.get(index) else {
             return 0;

@@ -40,12 +40,14 @@ pub(crate) struct QueuePair {
     pub(crate) generation: u32,
 }
 
-/// Unit in bytes of the segment boundaries in a published record. Segments consist of whole units.
-/// Counted in this unit instead of bytes, the start and the length fit into 32 bits each.
+/// Unit of the segment boundaries in a published record, in bytes. A segment (part of a shared
+/// file) consists of whole units. In this unit, the start and the length of a segment fit into 32
+/// bits each.
 const SEGMENT_UNIT: u64 = 2 << 20;
 
-/// Number of records for regions and windows: the maximum numbers of both, and a reserve, because
-/// the record of a removed region or window is not reused immediately.
+/// Number of records for memory regions and windows: the maximum number of regions, the maximum
+/// number of windows, and a reserve. The reserve is needed because the record of a removed region
+/// or window is not reused immediately.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
 /// Number of records in the table in which a process publishes its queue pairs. Queue pairs that
@@ -114,8 +116,8 @@ impl Published {
     }
 }
 
-/// Number of the bit that shows an unreliable connection, in the first word of a queue pair's
-/// published record.
+/// Bit number of the flag for an unreliable connection, in the first word of the published record
+/// of a queue pair.
 const UNRELIABLE_BIT: u32 = 48;
 
 impl QueuePair {
@@ -168,7 +170,7 @@ pub(crate) struct Publication {
 }
 
 /// Mapped tables in which a process publishes its queue pairs, memory regions and memory windows.
-/// The process is this process or a peer.
+/// The process is either this process or a peer.
 #[derive(Debug)]
 pub(super) struct Tables {
     queue_pairs: RecordArray<MappedArray<Record>>,
@@ -195,7 +197,8 @@ impl Tables {
     }
 
     /// Returns the version and the content of the record with the number `slot`, in which the
-    /// process has published a memory region or window. Returns `None` if the record is empty.
+    /// process of these tables has published a memory region or window. Returns `None` if the
+    /// record is empty.
     pub(super) fn region(&self, slot: u32) -> Option<(u64, Published)> {
         let (version, words) = self.regions.find(slot as usize)?;
         Some((version, Published::decode(&words)))
@@ -209,16 +212,16 @@ impl Tables {
         Some(index ^ u32::from(difference.load(Ordering::Relaxed)))
     }
 
-    /// Returns whether the record `slot` of a memory region or window is unchanged since its
-    /// version `version` was read. If so, the content that was read with the version is valid.
+    /// Returns whether the record `slot` of a memory region or window still has the version
+    /// `version`. If so, the content that was read together with this version is still valid.
     #[inline]
     pub(super) fn has_region(&self, slot: u32, version: u64) -> bool {
         self.regions.is_current(slot as usize, version)
     }
 
-    /// Returns the published record of the process's queue pair with the number `number`, and its
-    /// version, by which a later change is detected. Returns `None` if the queue pair is not
-    /// published.
+    /// Returns the published record of the process's queue pair with the number `number`, and the
+    /// version of the record. A later change of the record changes the version. Returns `None` if
+    /// the queue pair is not published.
     pub(super) fn queue_pair(&self, number: u32) -> Option<(u64, QueuePair)> {
         let (version, words) = self.queue_pairs.find(number::record(number))?;
         let found = QueuePair::decode(&words);
@@ -226,7 +229,7 @@ impl Tables {
     }
 
     /// Returns whether the published record of the queue pair with the number `number` still has
-    /// the version `version`, so that a cached copy of it is valid.
+    /// the version `version`. If so, a cached copy of the record is valid.
     #[inline]
     pub(super) fn has_queue_pair(&self, number: u32, version: u64) -> bool {
         self.queue_pairs.is_current(number::record(number), version)
@@ -234,7 +237,8 @@ impl Tables {
 
     /// Returns whether the published record of the queue pair `number` is unchanged since
     /// [`queue_pair`](Self::queue_pair) returned `version`. If so, the bytes that this thread has
-    /// copied since then are valid: the owner changes the record before it may overwrite them.
+    /// copied since then are valid: the owner of the bytes changes the record before it may
+    /// overwrite them.
     pub(super) fn is_queue_pair_unchanged(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.has_kept_version(index, version)
@@ -275,8 +279,9 @@ impl Publication {
     }
 
     /// Empties the record `slot` of a memory region or window, so that peers cannot begin to access
-    /// the memory. Copies that peers have in progress continue, so the caller must wait for their
-    /// end. Returns the version of the record, which changes if the record is published again.
+    /// the memory. Copies that peers have in progress continue, so the caller must wait for the end
+    /// of these copies. Returns the version of the record, which changes if the record is published
+    /// again.
     pub(crate) fn retract_region(&self, slot: u32) -> u64 {
         self.tables.regions.retract(slot as usize)
     }

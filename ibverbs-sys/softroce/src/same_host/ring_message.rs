@@ -6,32 +6,32 @@ use super::ring::WORDS;
 use crate::proto::Sequence;
 use crate::transfer::{MAX_SLOT_BYTES, MessagePart, PartFlags, PayloadForm, RingMessage};
 
-/// Flag in the first word of a message in shared memory: the message acknowledges earlier messages
-/// of the opposite direction. The 24 bits below the flag are the queue pair number.
+/// Flag in the first word of a message in shared memory: the message acknowledges messages that the
+/// other process has sent earlier. The 24 bits below the flag are the queue pair number.
 const ACKNOWLEDGED: u64 = 1 << 24;
-/// Flag in the first word of a slot (cache line of a ring): the slot contains a message, and not
-/// only an acknowledgement.
+/// Flag in the first word of a slot (cache line of a ring): the slot contains a message. A slot
+/// without this flag contains only an acknowledgement.
 const MESSAGE: u64 = 1 << 25;
 /// Flag in the first word of a message in shared memory: the second word contains immediate data.
 const IMMEDIATE: u64 = 1 << 26;
 /// Flag in the first word of a message in shared memory: the completion of the message raises an
 /// event even if the receiver has requested events for solicited messages only.
 const SOLICITED: u64 = 1 << 27;
-/// Flag in the first word of a slot: the payload is not in the slot, but in chunks of the ring or
-/// in the sender's memory, from where the receiver copies it. If [`WRITTEN`] is also set, the
-/// message is a write with immediate data ([`PayloadForm::Write`]).
+/// Flag in the first word of a slot (cache line of a ring): the payload is not in the slot. The
+/// receiver copies the payload from chunks of the ring or from the sender's memory. If [`WRITTEN`]
+/// is also set, the message is a write with immediate data ([`PayloadForm::Write`]).
 const FETCH: u64 = 1 << 28;
 /// Flag in the first word of a slot (cache line of a ring): the sender has written the payload into
 /// the receiver's memory.
 const WRITTEN: u64 = 1 << 29;
-/// Flag in the first word of a slot (cache line of a ring): the slot describes the first part of
-/// its message.
+/// Flag in the first word of a slot (cache line of a ring): the slot contains the first part of a
+/// message.
 const STARTS: u64 = 1 << 30;
-/// Flag in the first word of a slot (cache line of a ring): the slot describes the last part of its
+/// Flag in the first word of a slot (cache line of a ring): the slot contains the last part of a
 /// message.
 const ENDS: u64 = 1 << 31;
 /// Flag in the second word of a slot (cache line of a ring): the message is a Send with Invalidate,
-/// so it invalidates a memory key of the receiver.
+/// which invalidates a memory key of the receiver.
 const INVALIDATES: u64 = 1 << 48;
 /// Flag in the second word of a slot (cache line of a ring): the payload is in chunks of the shared
 /// memory instead of the slot.

@@ -11,17 +11,17 @@ use super::shared::{self, Map, MappedArray, MappedValue, Rights};
 use crate::descriptor::Descriptor;
 use crate::sync::Line;
 
-/// Number of slots (cache lines) of a ring: the maximum number of messages that one process has
-/// sent and the other has not received yet.
+/// Number of slots (cache lines for one message each) of a ring. This is the maximum number of
+/// messages that one process has sent and the other process has not received yet.
 const SLOTS: usize = 2048;
 
 /// Number of chunks (cache lines of payload) of a ring, 512 KiB in all. The chunks hold payloads
 /// that do not fit into a slot. With fewer chunks, senders of long messages would wait more often.
 const CHUNKS: usize = 8192;
 
-/// Number of lanes of each process: shared words in which its threads mark that they copy from or
-/// to the peer's memory (see [`epoch`](crate::epoch)). With this number, 32 threads can copy at the
-/// same time without waiting for each other.
+/// Number of lanes of each process. A lane is a shared word in which a thread marks that it copies
+/// from or to the peer's memory (see [`epoch`](crate::epoch)). With this number, 32 threads can
+/// copy at the same time without waiting for each other.
 const LANES: usize = 32;
 
 /// Memory of a ring (message queue) in a mapped file that two processes share.
@@ -34,7 +34,8 @@ pub(super) type Sender = Producer<MappedArray<Slot>, MappedArray<Chunk>, MappedV
 pub(super) type Receiver =
     Consumer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<ControlWords>>;
 
-/// Memory that two linked processes share, from the perspective of one of them.
+/// Memory that two linked processes share, as one process sees it: the rings in which it sends and
+/// receives, and the shared words of both processes.
 #[derive(Debug)]
 pub(super) struct LinkMemory {
     pub(super) sender: Sender,
@@ -53,8 +54,8 @@ pub(super) struct LinkMemory {
     pub(super) peer_lanes: MappedArray<Line>,
 }
 
-/// Role of a process in a link, which determines the half of the shared memory in which the process
-/// sends.
+/// Role of a process in a link: creator of the shared memory, or the other process. The role
+/// determines in which half of the shared memory the process sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// The process that created the memory.
@@ -82,15 +83,14 @@ const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(
 /// Length in bytes of the memory that two linked processes share: one part for each direction.
 pub(super) const LENGTH: usize = 2 * DIRECTION;
 
-/// Creates the memory that two processes will share. Returns its file, and its mapping for the
-/// process that creates the memory.
+/// Creates the memory that two processes will share. Returns the file of the memory, and a mapping
+/// for this process.
 pub(super) fn create() -> io::Result<(Descriptor, LinkMemory)> {
     let (file, map) = shared::create("softroce-link", LENGTH, false)?;
     Ok((file, LinkMemory::of(map, Role::Creator)?))
 }
 
-/// Maps memory that a peer process has created to share it with this process. Returns its mapping
-/// for this process.
+/// Maps memory that a peer process has created to share it with this process. Returns the mapping.
 pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<LinkMemory> {
     let map = Map::of(file, 0..LENGTH as u64, Rights::Write)?;
     LinkMemory::of(map, Role::Taker)
@@ -105,7 +105,7 @@ fn slots(map: &Arc<Map>, at: usize) -> Option<MappedArray<Slot>> {
 
 /// Returns the parts of the memory for one direction of a link, which begins at byte offset `at` of
 /// the mapping. The parts are the ring, the word that identifies the receiver's sleeping thread,
-/// and the words in which the sender marks its copies (lanes). Returns `None` if they are not
+/// and the words in which the sender marks its copies (lanes). Returns `None` if a part is not
 /// inside the mapping.
 fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, MappedValue<Line>, MappedArray<Line>)> {
     let ring = Memory {

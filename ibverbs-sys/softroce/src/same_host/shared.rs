@@ -46,15 +46,16 @@ unsafe impl Plain for ControlWords {}
 // SAFETY: `repr(C)` arrays of `AtomicU64`, aligned to their size, have no padding.
 unsafe impl Plain for Record {}
 
-/// Access rights of this process to a [`Map`]: reading only, or reading and writing.
+/// Access rights of this process to a [`Map`] (mapping of a shared file): reading only, or reading
+/// and writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rights {
     Read,
     Write,
 }
 
-/// A mapping of a range of an in-memory file. Dropping this value unmaps the range. Children of
-/// `fork` do not inherit the mapping.
+/// A mapping of a range of a shared in-memory file. Dropping this value unmaps the range. Children
+/// of `fork` do not inherit the mapping.
 #[derive(Debug)]
 pub(super) struct Map {
     start: NonNull<c_void>,
@@ -67,9 +68,9 @@ unsafe impl Send for Map {}
 // SAFETY: a `Map` owns its mapping, and the bytes are only accessed atomically.
 unsafe impl Sync for Map {}
 
-/// Creates an in-memory file with the name `name` and a fixed length in bytes, and maps it for
-/// writing. If `keeps` is set, only this process can write to the file: peers can map it only for
-/// reading.
+/// Creates an in-memory file with the name `name` and a fixed length in bytes, and maps the file
+/// for writing. If `keeps` is set, only this process can write to the file, and peers can only
+/// read.
 ///
 /// # Errors
 /// `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel
@@ -119,8 +120,8 @@ pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> 
 }
 
 impl Map {
-    /// Maps the bytes `range` of `file` with the rights `rights`. The start of the range must be a
-    /// multiple of the page size.
+    /// Maps the bytes `range` of `file` with the access rights `rights`. The start of the range
+    /// must be a multiple of the page size.
     pub(super) fn of(file: BorrowedFd<'_>, range: Range<u64>, rights: Rights) -> io::Result<Self> {
         check(file, &range)?;
         let too_large = |_| io::Error::from_raw_os_error(libc::ENOMEM);
@@ -169,9 +170,8 @@ impl Map {
         unsafe { copy::read(address, out) }.ok()
     }
 
-    /// Copies `data` to the mapping from `offset` on, in ascending order, so that the last bytes
-    /// are written last. Returns `None` if the range is not inside the mapping or the mapping is
-    /// read-only.
+    /// Copies `data` to the mapping at the byte offset `offset`, in ascending order. Returns `None`
+    /// if the range is not inside the mapping or the mapping is read-only.
     #[cfg(test)]
     pub(super) fn write(&self, offset: usize, data: &[u8]) -> Option<()> {
         let address = self.locate(offset, data.len())?;
@@ -183,9 +183,9 @@ impl Map {
         unsafe { copy::write(address, data) }.ok()
     }
 
-    /// Copies the memory ranges `pieces` of this process, one after the other, to this mapping from
-    /// byte `offset` on, in ascending order. Returns `None` if the bytes do not fit into the
-    /// mapping, if the mapping is read-only, or if a byte could not be copied.
+    /// Copies the memory ranges `pieces` of this process to this mapping, beginning at byte
+    /// `offset`, one range after the other and in ascending order. Returns `None` if the bytes do
+    /// not fit into the mapping, if the mapping is read-only, or if a byte could not be copied.
     #[inline]
     pub(super) fn put(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -202,9 +202,9 @@ impl Map {
         Some(())
     }
 
-    /// Copies bytes of the mapping from `offset` on to the memory ranges `pieces` of this process.
-    /// Returns `None` if not all bytes are inside the mapping, if a memory range is not writable,
-    /// or if a byte could not be copied.
+    /// Copies bytes of the mapping, beginning at byte `offset`, to the memory ranges `pieces` of
+    /// this process. Returns `None` if not all bytes are inside the mapping, if a memory range is
+    /// not writable, or if a byte could not be copied.
     #[inline]
     pub(super) fn get(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);

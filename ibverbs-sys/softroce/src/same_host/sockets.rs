@@ -20,8 +20,9 @@ use rustix::net::{
 use super::admission::{HANDSHAKE_TIMEOUT, MAX_PENDING_HANDSHAKES};
 use crate::descriptor::Descriptor;
 
-/// Creates the Unix socket on which this process listens for handshakes of processes that know it
-/// by `address`. The socket has an abstract name (a name without a file) that contains the address.
+/// Creates the Unix socket on which this process listens for handshakes. Other processes find the
+/// socket by the address `address` of this process: the socket has an abstract name (a name without
+/// a file) that contains the address.
 pub(super) fn listen_at(address: SocketAddr) -> io::Result<Descriptor> {
     let socket = socket(SocketFlags::NONBLOCK)?;
     bind(&socket, &name(address)?)?;

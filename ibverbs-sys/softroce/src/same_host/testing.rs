@@ -44,7 +44,8 @@ pub(super) fn own_resources(address: SocketAddr) -> io::Result<ProcessResources>
 }
 
 /// Creates a link (shared memory) for a test, with both ends in this process. Returns the two ends,
-/// and the file of the shared memory. The first end is that of the process which created the file.
+/// and the file of the shared memory. The first end has the role of the process that created the
+/// file.
 pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     let addresses: [SocketAddr; 2] = [([127, 0, 0, 1], 4791).into(), ([127, 0, 0, 2], 4791).into()];
     let (first, second) = connection()?;

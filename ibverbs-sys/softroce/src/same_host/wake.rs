@@ -17,8 +17,8 @@
 
 use crate::sync::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// Shared word in which a process publishes to one peer which of its threads sleeps: [`AWAKE`] for
-/// no thread, [`ENGINE`], or a value from [`FIRST_CHANNEL`] on.
+/// Shared word in which a process publishes to one peer the thread that sleeps. The value is
+/// [`AWAKE`] if no thread sleeps, [`ENGINE`], or a value from [`FIRST_CHANNEL`] on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SleepWord<'a>(pub(super) &'a AtomicU64);
 
@@ -50,8 +50,8 @@ impl Sleeper {
 
 impl SleepWord<'_> {
     /// Stores the thread `sleeper`, which is about to sleep, in this shared word, so that the peer
-    /// wakes the thread. The thread must then check for work once more. The engine (background
-    /// thread) does not replace a stored thread of the program.
+    /// wakes the thread. The thread must then check for work again before it sleeps. The engine
+    /// (background thread) does not replace a stored thread of the program.
     pub(super) fn store_sleeper(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -63,8 +63,8 @@ impl SleepWord<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// Clears this sleep word if it names the thread `sleeper`, which is awake again, so that the
-    /// peer does not wake it.
+    /// Clears this sleep word if it names the thread `sleeper`. The thread is awake again, so the
+    /// peer need not wake it.
     pub(super) fn end(self, sleeper: Sleeper) {
         let (word, order) = (sleeper.word(), Ordering::Relaxed);
         // The word is loaded first: usually the peer has woken the thread, and so has cleared the
@@ -74,8 +74,8 @@ impl SleepWord<'_> {
         }
     }
 
-    /// Clears this shared word if it names a thread that waits at a completion channel, so that the
-    /// peer does not wake that thread.
+    /// Clears this sleep word if it names a thread at a completion channel. The peer then does not
+    /// wake this thread.
     pub(super) fn clear_channel(self) {
         let order = Ordering::Relaxed;
         let is_channel = |word| (word >= FIRST_CHANNEL).then_some(AWAKE);
@@ -102,26 +102,27 @@ impl SleepWord<'_> {
 }
 
 /// Flag that is set after the program has requested an event of a completion queue with a
-/// non-blocking channel. Peers then wake the program instead of the engine (background thread). The
-/// program may be busy, so the engine checks for messages at intervals while the flag is set.
+/// non-blocking channel. While the flag is set, peers wake the program instead of the engine
+/// (background thread). The program may be busy, so the engine then checks for messages at
+/// intervals.
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 
 /// Value of [`Armed`] if no completion queue with a non-blocking channel is armed, so that the
 /// engine (background thread) need not check for messages.
 const UNARMED: u8 = 0;
-/// Value of [`Armed`] if the program last armed a completion queue before the present interval
-/// between checks of the engine (background thread) began.
+/// Value of [`Armed`] if the program last requested an event of a completion queue before the
+/// present check interval of the engine (background thread) began.
 const ARMED_BEFORE: u8 = 1;
-/// Value of [`Armed`] if the program has armed a completion queue in the present interval between
-/// checks of the engine (background thread).
+/// Value of [`Armed`] if the program has requested an event of a completion queue in the present
+/// check interval of the engine (background thread).
 const ARMED: u8 = 2;
 
 impl Armed {
     /// Records that the program has requested an event of a completion queue with a non-blocking
     /// channel. The caller must then make peers wake the channel ([`SleepWord::store_sleeper`]).
-    /// Returns `true` if the flag was not set before. The caller must then also wake the engine
-    /// (background thread), which may be sleeping without a time limit.
+    /// Returns `true` if the flag was not set before. In this case, the caller must also wake the
+    /// engine (background thread), which may be sleeping without a time limit.
     #[must_use]
     pub(super) fn arm(&self) -> bool {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED
@@ -133,10 +134,10 @@ impl Armed {
         self.0.load(Ordering::SeqCst) != UNARMED
     }
 
-    /// Ends the present interval between checks of the engine (background thread), which is the
-    /// caller. If the flag is set, but the program has requested no event in this interval, clears
-    /// the flag and returns `true`. The engine must then [remove](SleepWord::clear_channel) the
-    /// channel from the shared words before it stores its own sleep in them.
+    /// Ends the present check interval of the engine (background thread), which is the caller. If
+    /// the flag is set, but the program has requested no event in this interval, clears the flag
+    /// and returns `true`. The engine must then [remove](SleepWord::clear_channel) the channel from
+    /// the shared words before it stores itself as asleep in these words.
     #[must_use]
     pub(super) fn end_interval(&self) -> bool {
         let next = |state: u8| state.checked_sub(1);
@@ -224,9 +225,9 @@ mod models {
     const ENGINE: Sleeper = Sleeper::Engine;
     const CHANNEL: Sleeper = Sleeper::Channel(0);
 
-    /// Checks a thread that goes to sleep while another thread adds work for it. The first thread
-    /// must find the work before it sleeps, or the other thread must find that it has to wake the
-    /// first thread.
+    /// Checks the case that a thread goes to sleep while another thread adds work for it. Either
+    /// the first thread must find the work before it sleeps, or the other thread must find that it
+    /// has to wake the first thread.
     #[test]
     fn no_message_is_missed_by_a_sleeping_thread() {
         for sleeper in [ENGINE, CHANNEL] {
@@ -247,8 +248,8 @@ mod models {
         }
     }
 
-    /// Checks that if two threads of the peer try to wake a sleeping thread at the same time,
-    /// exactly one of them does.
+    /// Checks the case that two threads of the peer try to wake a sleeping thread at the same time:
+    /// exactly one of them must wake it.
     #[test]
     fn only_one_of_two_senders_wakes_the_thread() {
         loom::model(|| {
@@ -263,8 +264,9 @@ mod models {
         });
     }
 
-    /// Checks that a message is not missed if it arrives while a thread stops waiting at a channel
-    /// and the engine (background thread) falls asleep: a thread finds it, or the engine is woken.
+    /// Checks that no message is missed if it arrives while a thread stops waiting at a channel and
+    /// the engine (background thread) falls asleep. Either a thread must find the message, or the
+    /// engine must be woken.
     #[test]
     fn no_message_is_missed_when_a_thread_leaves_the_channel() {
         let mut model = loom::model::Builder::new();
@@ -300,9 +302,9 @@ mod models {
             assert!(sees || engine_sees || woken == Some(ENGINE));
         });
     }
-    /// Checks that a message is not missed if it arrives while the program arms a completion queue
-    /// and the engine (background thread) checks for messages: a thread finds it or is woken, or
-    /// the engine will check again.
+    /// Checks that no message is missed if it arrives while the program requests an event of a
+    /// completion queue and the engine (background thread) checks for messages. Either a thread
+    /// must find the message or be woken, or the engine must check again.
     #[test]
     fn no_message_is_left_behind_by_an_armed_channel() {
         for was_armed in [false, true] {

@@ -20,8 +20,8 @@ use super::link::Link;
 use super::wake::{Armed, Sleeper};
 use crate::completion::WakeEventfd;
 
-/// State that determines which thread of this process is woken by peer processes: the engine
-/// (background thread), or a thread that waits at a completion channel.
+/// State that determines the thread that peer processes wake: the engine (background thread) of
+/// this process, or a thread that waits at a completion channel.
 #[derive(Debug, Default)]
 pub(super) struct WakeTarget {
     /// Set while the engine sleeps.
@@ -63,8 +63,8 @@ impl HostPeers {
         !links.iter().any(|link| link.is_waiting())
     }
 
-    /// Publishes to all peers that the engine (background thread) is awake, so that no peer sends a
-    /// wakeup for it.
+    /// Publishes to all peers that the engine (background thread) is awake, so that no peer wakes
+    /// it.
     pub(crate) fn wake_up(&self) {
         self.wake_target
             .is_engine_asleep
@@ -76,7 +76,7 @@ impl HostPeers {
 
     /// Makes peers wake the program by the eventfd `wake_eventfd` of a non-blocking completion
     /// channel, instead of the engine (background thread). Called when the program has requested an
-    /// event of the channel. Messages must then be received once more before the program waits,
+    /// event of the channel. The caller must then receive messages again before the program waits,
     /// because peers send no wakeup for messages that arrived earlier. Also wakes peers to which
     /// messages were sent without a wakeup. Does nothing if peers already wake a thread that waits
     /// at a channel.
@@ -104,7 +104,7 @@ impl HostPeers {
 
     /// Returns whether peers wake the program instead of the engine (background thread), because
     /// the program has requested an event of a non-blocking channel. The program may be busy and
-    /// not look at the channel. So the engine must check for messages at intervals of
+    /// not poll the channel, so the engine must check for messages at intervals of
     /// [`CHECK_INTERVAL`].
     pub(crate) fn is_channel_armed(&self) -> bool {
         self.wake_target.armed.is_set()

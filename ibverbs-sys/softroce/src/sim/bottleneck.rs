@@ -9,8 +9,8 @@ use super::random::Random;
 use super::stream::{Flow, Parameters, Stream};
 use super::world::{Happening, Notice, World};
 
-/// Parameters of one row of [`bottleneck_table`], which is a measurement of connections that share
-/// a link: the connections, the path and the queue.
+/// Parameters of one row of [`bottleneck_table`]: the number of connections that share a link, the
+/// round trip time, and the maximum length of the link's packet queue.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     /// Number of connections, each from a node of its own.
@@ -39,12 +39,12 @@ const MESSAGE: u32 = 64 << 10;
 /// data to send.
 const DEPTH: usize = 64;
 
-/// Interval at which the connections begin to send, one after the other. Each new connection must
-/// compete with the earlier ones for the link.
+/// Time between the beginnings of two consecutive connections. Each new connection must compete
+/// with the earlier ones for the link.
 const STAGGER: Duration = Duration::from_micros(500);
 
-/// Time from the beginning of the last connection to the beginning of the measurement, in which the
-/// connections adapt their windows to each other.
+/// Time between the beginning of the last connection and the beginning of the measurement. In this
+/// time, the connections adapt their windows to each other.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Simulated time in which the bytes that the connections transfer are counted.
@@ -54,7 +54,8 @@ const MEASURED: Duration = Duration::from_millis(100);
 /// the rate of the shared link, so even a single connection can fill the queue of the shared link.
 const ACCESS: u64 = 25_000_000_000;
 
-/// Index of the simulated node whose network link all senders share: the first sender.
+/// Index of the first sender among the simulated nodes. All senders share the network link of this
+/// node.
 const LINK: usize = 1;
 
 const KIB: u64 = 1 << 10;
@@ -87,8 +88,8 @@ const fn row(flows: u32, round_trip: u64, queue: u64) -> Row {
 
 /// Returns a table that shows how connections share one link: their rates, losses and waiting
 /// times, for different numbers of connections, round trip times and queue lengths. The values
-/// depend only on the transport, so the table shows the effect of a change of the congestion
-/// control.
+/// depend only on the transport (protocol code), so the table shows the effect of a change of the
+/// congestion control.
 pub fn bottleneck_table() -> String {
     let mut table = String::from(
         "Reliable connections that write 64 KiB messages over one link of 10 Gbit/s, with a path MTU\n\
@@ -145,7 +146,8 @@ impl Shares {
 }
 
 /// Simulates the connections of one table row, `row`. Returns the number of bytes that each
-/// connection has transferred over their common link, or `None` if a message fails.
+/// connection has transferred over the shared link, and the statistics of the link. Returns `None`
+/// if a message fails.
 fn measure(row: &Row) -> Option<Shares> {
     let conditions = Conditions {
         latency: Duration::from_micros(row.round_trip / 2),
@@ -221,8 +223,8 @@ fn measure(row: &Row) -> Option<Shares> {
     })
 }
 
-/// Returns the statistics of the link that all connections share, and the number of packets that
-/// the connections have sent again.
+/// Returns the statistics of the link that all connections share, and the number of retransmitted
+/// packets of the connections.
 fn totals(world: &mut World<'_>) -> (Load, u64) {
     let retransmitted = world.counters()[Counter::Retransmitted as usize];
     (world.network().load(LINK), retransmitted)

@@ -15,8 +15,8 @@ const GUARD_BYTES: usize = 16;
 const CHECKED_BYTES: usize = 64;
 
 /// Local memory of one request, in one or more segments. Each segment is in its own memory region,
-/// between guard bytes of zeros. The regions are registered only for this request, so an access
-/// after the end of the request fails because its key is invalid.
+/// between guard bytes of zeros. The regions are registered only for this request. So an access
+/// after the end of the request fails, because its key is invalid.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     segments: GatherList,
@@ -24,8 +24,8 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Registers a buffer of `length` zero bytes in `memory`, in up to four segments, which
-    /// `random` determines.
+    /// Registers a buffer of `length` zero bytes in `memory`. Random numbers from `random`
+    /// determine how the bytes are divided into one to four segments.
     pub(crate) fn zeroed(memory: &Memory, random: &mut Random, length: usize) -> Self {
         Self::new(memory, random, length, |_, _| ())
     }

@@ -1,8 +1,8 @@
 use super::random::splitmix;
 
-/// Returns the group of eight bytes with the index `index` of the message with the ID `id`. All
-/// bytes of a message are derived from its ID, so every byte can be checked when it arrives, and
-/// bytes of another message or position are detected.
+/// Returns the eight bytes of the message with the ID `id` that have the index `index` (in units of
+/// eight bytes). All bytes of a message are derived from its ID. So every byte can be checked when
+/// it arrives, and bytes of another message or position are detected.
 fn word(id: u64, index: u64) -> [u8; 8] {
     let mut state = (id.wrapping_add(1) << 24) ^ index;
     splitmix(&mut state).to_le_bytes()
@@ -23,7 +23,7 @@ pub(crate) fn message(id: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns the index of the first byte in which `found` and `expected` differ, or `None` if they
+/// Returns the index of the first byte in which `found` and `expected` differ, or `None` if the two
 /// are equal.
 pub(crate) fn difference(found: &[u8], expected: &[u8]) -> Option<usize> {
     if found == expected {

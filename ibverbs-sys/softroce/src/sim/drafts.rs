@@ -11,8 +11,8 @@ use super::scenario::Scenario;
 use super::shared_words::{Change, WORDS};
 
 impl Scenario<'_> {
-    /// Prepares a random request of the simulated requester with the index `r`, which uses a
-    /// reliable service. `id` is the ID of the request.
+    /// Creates a random request of the simulated requester with the index `r`, which uses a
+    /// reliable service. `id` is the ID of the request. The request is not posted yet.
     pub(super) fn draft_reliable(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let pair = requester.partner.is_some();
@@ -65,8 +65,8 @@ impl Scenario<'_> {
 
     /// Returns the buffer of the last read that the simulated requester with the index `r` has
     /// posted, and the bytes that the read will fetch. A send can then transfer these bytes.
-    /// Returns `None` if the last request is not a read or is too long for a send, and otherwise at
-    /// random in half of the cases.
+    /// Returns `None` if the last request is not a read or is too long for a send. In other cases,
+    /// returns `None` at random in half of the calls.
     fn last_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
         let requester = &mut self.requesters[r];
         let last = requester.posted.back()?;
@@ -106,9 +106,10 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Returns a random location of `length` bytes in the target (memory of the peer) of requester
-    /// `r`: its offset, its remote address with the key of the region or of a memory window, and
-    /// the index of the window, if a window is used.
+    /// Returns a random location of `length` bytes in the target of requester `r`: the memory of
+    /// the peer that the requester accesses. The result consists of the offset, the remote address
+    /// with the key of the region or of a memory window, and the index of the window, if a window
+    /// is used.
     fn random_location(
         &mut self,
         r: usize,
@@ -295,9 +296,9 @@ impl Scenario<'_> {
         ))
     }
 
-    /// Creates a request of the simulated requester with the index `r` that invalidates a memory
-    /// window of its own. Selects a window that no outstanding request of the peer uses. Returns
-    /// `None` if there is no such window.
+    /// Creates a request of the simulated requester with the index `r` that invalidates one of the
+    /// requester's memory windows. Selects a window that no outstanding request of the peer uses.
+    /// Returns `None` if there is no such window.
     fn draft_local_invalidate(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let requester = &mut self.requesters[partner];
@@ -389,8 +390,8 @@ fn immediate_of(id: u64) -> [u8; 4] {
     (id as u32).wrapping_mul(0x9e37_79b1).to_be_bytes()
 }
 
-/// Creates the description of the message with the ID `id` that the peer must receive. The received
-/// message is later compared with it. `is_send` is `false` for a write.
+/// Creates the expected properties of the message with the ID `id` that the peer must receive. The
+/// received message is later compared with these properties. `is_send` is `false` for a write.
 pub(super) fn expect(
     id: u64,
     content: Content,

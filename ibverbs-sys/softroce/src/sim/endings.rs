@@ -13,17 +13,18 @@ use super::requester::{Content, Effect};
 use super::scenario::{Scenario, Token};
 use super::schedule::Ending;
 
-/// Memory key that is never valid, neither as a local nor as a remote key.
+/// Memory key that is never valid, as a local key or as a remote key.
 const NO_KEY: u32 = 0xdead_be00;
 
 /// Interval at which a simulated requester checks whether its earlier requests have completed. The
-/// requester waits for them before a request that tests missing or unusable receives, because they
-/// need receives, too.
+/// requester waits for this before it posts a request that tests missing or unusable receives,
+/// because the earlier requests need receives, too.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {
-    /// Posts the request of the simulated requester with the index `r` that the test makes fail, if
-    /// there is such a request. All other requests of the requester must have been posted before.
+    /// Posts the request of the simulated requester with the index `r` that the test makes fail.
+    /// Does nothing if the test makes no request of this requester fail. All other requests of the
+    /// requester must have been posted before.
     pub(super) fn post_failing_request(&mut self, r: usize) {
         let requester = &mut self.requesters[r];
         let connection = requester.connection;
@@ -199,9 +200,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Prepares a request that must fail with one of `statuses`: a write or a read, chosen at
-    /// random, by the simulated requester with the index `r`. The request has the ID `id`, and
-    /// accesses at least five bytes of the peer's memory at `remote`.
+    /// Creates a request of the simulated requester with the index `r` that must fail with one of
+    /// `statuses`: a write or a read, chosen at random. The request has the ID `id`, and accesses
+    /// at least five bytes of the peer's memory at `remote`.
     fn draft_plain(
         &mut self,
         r: usize,

@@ -75,9 +75,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the peer of the simulated requester with the index `r` has raised the right
-    /// event, if the test made the requester's last request fail by a wrong key, address range or
-    /// alignment.
+    /// Checks the events of the peer of the simulated requester with the index `r`. If the test
+    /// made the requester's last request fail by a wrong key, address range or alignment, the peer
+    /// must have raised the right event.
     fn check_events(&self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let ending = self.schedule.connections[requester.connection].ending;

@@ -15,8 +15,8 @@ use super::schedule::Kind;
 /// [`Inline`] stores without an allocation.
 const MAX_INLINE: usize = 128;
 
-/// A request that is being prepared, with the effect that the model of the simulation expects if
-/// the request succeeds.
+/// A request that has been prepared and not yet posted, with the effect that the model of the
+/// simulation expects if the request succeeds.
 pub(super) struct Draft {
     pub(super) opcode: CompletionOpcode,
     pub(super) operation: SendOperation,
@@ -132,9 +132,9 @@ impl Scenario<'_> {
         );
     }
 
-    /// Returns a random message length for a request of requester `r`. Lengths of zero, short
-    /// lengths, and lengths near a multiple of the path MTU are frequent, because they are special
-    /// cases of the transport.
+    /// Returns a random message length in bytes for a request of the simulated requester with the
+    /// index `r`. Zero, short lengths, and lengths near a multiple of the path MTU are frequent,
+    /// because they are special cases of the transport.
     pub(super) fn draw_length(&mut self, r: usize) -> usize {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];

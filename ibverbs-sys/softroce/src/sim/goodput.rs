@@ -9,16 +9,16 @@ use super::random::Random;
 use super::stream::{Flow, Parameters, Stream};
 use super::world::{Happening, Notice, World};
 
-/// Loss rates of the columns of [`goodput_table`], in lost packets per million. 10,000 are 1
-/// percent.
+/// Loss rates of the columns of [`goodput_table`], in lost packets per million: 10,000 is a loss of
+/// 1 percent.
 const LOSSES: [u32; 5] = [0, 1000, 10_000, 30_000, 100_000];
 
-/// Number of simulations for each value of [`goodput_table`]. The value is their average. Each
+/// Number of simulations whose results are averaged for each value of [`goodput_table`]. Each
 /// simulation has its own random seed, so a single unlucky loss has less effect.
 const SEEDS: u64 = 3;
 
-/// Maximum number of requests that are in the send queue at the same time, so that the connection
-/// always has data to send.
+/// Maximum number of requests in the send queue at the same time. With several requests in the
+/// queue, the connection always has data to send.
 const DEPTH: usize = 16;
 
 /// Parameters of one row of [`goodput_table`]: the messages, the path MTU, the limit of the
@@ -36,8 +36,8 @@ struct Row {
 }
 
 /// Returns a table of the goodput at different loss rates, in Mbit/s of virtual time. The values
-/// depend only on the transport, so the table changes if a change of the transport improves or
-/// worsens the recovery from losses.
+/// depend only on the transport (protocol code). So the table changes if a change of the transport
+/// improves or worsens the recovery from losses.
 pub fn goodput_table() -> String {
     let mut table = String::from(
         "Goodput in Mbit/s of one reliable connection: 10 Gbit/s, 5 us each way, a window of 128\n\

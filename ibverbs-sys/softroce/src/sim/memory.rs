@@ -65,14 +65,14 @@ impl Memory {
         self.table.borrow_mut().insert(Kind::Region(region))
     }
 
-    /// Allocates a memory window of the simulated node, which is not bound to a region. Returns its
-    /// key.
+    /// Allocates a memory window of the simulated node, and returns its key. The window is not
+    /// bound to a region yet.
     pub(crate) fn allocate_window(&self) -> u32 {
         self.table.borrow_mut().insert(Kind::Window(None))
     }
 
-    /// Deregisters a region, or deallocates a window. Returns the bytes of the region, or no bytes
-    /// if the key belongs to no region.
+    /// Deregisters the region, or deallocates the window, with the key `key`. Returns the bytes of
+    /// the region. Returns no bytes if the key belongs to no region.
     pub(crate) fn deregister(&self, key: u32) -> Vec<u8> {
         let mut table = self.table.borrow_mut();
         let Some(entry) = table.entry(key) else {
@@ -86,8 +86,8 @@ impl Memory {
         }
     }
 
-    /// Calls `look` with the bytes of the region with the key `key`, or with no bytes if the key
-    /// belongs to no region. Returns the result.
+    /// Calls `look` with the bytes of the region with the key `key`, and returns the result of
+    /// `look`. If the key belongs to no region, calls `look` with no bytes.
     pub(crate) fn inspect<T>(&self, key: u32, look: impl FnOnce(&[u8]) -> T) -> T {
         match self.table.borrow_mut().entry(key) {
             Some(Entry {
@@ -104,8 +104,8 @@ impl Memory {
         matches!(table.entry(key), Some(entry) if matches!(entry.kind, Kind::Window(Some(_))))
     }
 
-    /// Fills `out` with bytes of the message that the scatter/gather list `list` describes, from
-    /// byte `offset` of the message on.
+    /// Copies bytes of a message to `out`, until `out` is full. The bytes begin at byte `offset` of
+    /// the message. The scatter/gather list `list` describes the memory of the message.
     pub(crate) fn gather(
         &self,
         list: &[Segment],
@@ -127,8 +127,8 @@ impl Memory {
         }
     }
 
-    /// Copies `data` to the memory of the scatter/gather list `list`, from byte `offset` of the
-    /// message on.
+    /// Copies `data` to the memory of a message, beginning at byte `offset` of the message. The
+    /// scatter/gather list `list` describes this memory.
     pub(crate) fn scatter(
         &self,
         list: &[Segment],
@@ -149,9 +149,9 @@ impl Memory {
         }
     }
 
-    /// Calls `work` with the `length` bytes that the peer of the queue pair `queue_pair` names by
-    /// `key` and `address`, and returns the result. Fails if the peer lacks the rights `access` to
-    /// these bytes.
+    /// Calls `work` with `length` bytes at `address` that the peer of the queue pair `queue_pair`
+    /// accesses by the remote key `key`. Returns the result of `work`. Fails if the peer lacks the
+    /// rights `access` to these bytes.
     pub(crate) fn remote<T>(
         &self,
         queue_pair: u32,
@@ -184,8 +184,8 @@ impl Memory {
         bytes.map(work).ok_or(RemoteFault::Access)
     }
 
-    /// Binds a memory window as `binding` describes. Afterwards, only the peer of the queue pair
-    /// with the number `queue_pair` may use the window's key.
+    /// Binds a memory window to a region as `binding` describes. Afterwards, only the peer of the
+    /// queue pair with the number `queue_pair` may use the window's key.
     pub(crate) fn bind(&self, queue_pair: u32, binding: &WindowBinding) -> Result<(), LocalFault> {
         let mut table = self.table.borrow_mut();
         let end = binding.address.checked_add(binding.length);
@@ -249,9 +249,9 @@ impl Table {
         }
     }
 
-    /// Returns `count` bytes of the memory range `segment`, from byte `skip` of the range on. Fails
-    /// if the bytes are not in a registered region, or if the local key does not grant the rights
-    /// `access`.
+    /// Returns `count` bytes of the memory range `segment`, beginning at byte `skip` of the range.
+    /// Fails if the bytes are not in a registered region, or if the region does not grant the
+    /// rights `access`.
     fn local(
         &mut self,
         segment: &Segment,
@@ -275,9 +275,9 @@ fn index(key: u32) -> usize {
     (key >> 8) as usize
 }
 
-/// Returns the memory ranges that contain `length` bytes of a message, from byte `offset` of the
-/// message on. Each range is an entry of the scatter/gather list `list`, the number of bytes to
-/// skip in this entry, and the number of bytes to use.
+/// Returns the memory ranges that contain `length` bytes of a message, beginning at byte `offset`
+/// of the message. Each range consists of an entry of the scatter/gather list `list`, the number of
+/// bytes to skip in this entry, and the number of bytes to use.
 fn pieces(
     list: &[Segment],
     offset: u32,

@@ -144,12 +144,12 @@ impl Scenario<'_> {
     }
 
     /// Checks the time from the cut of a connection's network path to the failure of the
-    /// connection. This is possible only if the network had no faults before, so that only the cut
-    /// consumed retries.
+    /// connection. The check is made only if the network had no faults before the cut, so that only
+    /// the cut consumed retries.
     ///
-    /// The second timeout takes the configured time, the third twice that time, and each later one
-    /// four times that time (IBTA 9.7.6.1.3). The first one may have begun before the cut, so it
-    /// counts as zero in the minimum.
+    /// The second timeout takes the configured time, the third twice that time, and each later
+    /// timeout four times that time (IBTA 9.7.6.1.3). The first timeout may have begun before the
+    /// cut, so it counts as zero in the minimum.
     fn check_retry_time(&self, connection: usize) -> Result<(), String> {
         let conditions = &self.schedule.conditions;
         let disturbed = conditions.loss + conditions.corrupt + conditions.reorder;
@@ -174,9 +174,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Counts the remaining unsignaled requests of the simulated requester with the index `r` as
-    /// successful if its queue pair has no outstanding request, because no completion reports them.
-    /// Fails if a request did not have the expected effect.
+    /// Completes unsignaled requests of the simulated requester with the index `r`: counts its
+    /// remaining requests as successful if its queue pair has no outstanding request. No completion
+    /// reports unsignaled requests. Fails if a request did not have the expected effect.
     pub(super) fn complete_unsignaled(&mut self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let queue_pair = self.world.queue_pair(requester.place);

@@ -70,7 +70,7 @@ pub(crate) enum Faults {
     Script(Conditions, BTreeMap<u64, Fate>),
 }
 
-/// State of a simulated link, on which one or more nodes send their packets to the network.
+/// State of a simulated link, on which one node or several nodes send their packets to the network.
 #[derive(Debug)]
 struct Link {
     /// Time at which the link will have transmitted its last packet.
@@ -225,11 +225,12 @@ impl Network {
     }
 }
 
-/// Number of bytes that Ethernet transmits in addition to an IP packet: preamble, MAC header, frame
-/// check sequence, and inter-packet gap. These bytes count for the transmission time of a packet.
+/// Number of bytes per IP packet that Ethernet adds: preamble, MAC header, frame check sequence,
+/// and inter-packet gap. These bytes count for the transmission time of a packet.
 const ETHERNET_OVERHEAD: u64 = 38;
 
-/// Returns the time that a packet of `bytes` bytes takes on a link of `bandwidth` bits per second.
+/// Returns the transmission time of a packet of `bytes` bytes on a link of `bandwidth` bits per
+/// second.
 fn transmission(bytes: usize, bandwidth: u64) -> Duration {
     let bits = (bytes as u64 + ETHERNET_OVERHEAD) * 8;
     Duration::from_nanos(bits * 1_000_000_000 / bandwidth)

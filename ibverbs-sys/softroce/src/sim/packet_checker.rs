@@ -4,9 +4,9 @@ use crate::proto::{Attributes, Sequence};
 use crate::transfer::RingMessage;
 use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
 
-/// Checker of the packets that one queue pair sends, for protocol rules whose violation would not
-/// affect a completion. In case of doubt, the checker counts a packet as acknowledged, so every
-/// violation that it reports is real.
+/// Checker of the protocol rules for the packets that one queue pair sends. A violation of these
+/// rules would not affect a completion. If it is uncertain whether a packet is acknowledged, the
+/// checker counts it as acknowledged, so every violation that it reports is real.
 #[derive(Debug, Default)]
 pub(crate) struct PacketChecker {
     /// Outstanding requests, oldest first.
@@ -31,13 +31,13 @@ struct UnderWay {
 }
 
 impl PacketChecker {
-    /// Discards the records of all packets and requests, because the queue pair starts again after
-    /// a reset.
+    /// Discards the records of all packets and requests. Called when the queue pair starts again
+    /// after a reset.
     pub(crate) fn restart(&mut self) {
         *self = Self::default();
     }
 
-    /// Checks that a packet which the queue pair has sent obeys protocol rules such as the path MTU
+    /// Checks that a packet that the queue pair has sent obeys protocol rules, such as the path MTU
     /// and the order of sequence numbers. The error describes the violated rule.
     pub(crate) fn sent(
         &mut self,
@@ -93,9 +93,10 @@ impl PacketChecker {
         }
     }
 
-    /// Checks that the queue pair may send a request with `span` sequence numbers from `sequence`
-    /// on: in order, within the window, and not while the program has stopped its send queue. The
-    /// error describes the violated rule.
+    /// Checks that the queue pair may send a request with `span` sequence numbers, of which
+    /// `sequence` is the first. The request must be in order, must be within the window, and must
+    /// not be sent while the program has stopped the send queue. The error describes the violated
+    /// rule.
     fn check_request(
         &mut self,
         sequence: Sequence,
@@ -151,8 +152,9 @@ impl PacketChecker {
         self.drained = is;
     }
 
-    /// Records which requests of the queue pair are acknowledged by a packet that has arrived. If
-    /// the packet is a request that the queue pair had missed, records that it has arrived.
+    /// Records an arrived packet: the requests of the queue pair that the packet acknowledges. If
+    /// the packet is a request that the queue pair had missed, records that the request has
+    /// arrived.
     pub(crate) fn arrived(&mut self, packet: &Packet<'_>) {
         let sequence = Sequence::new(packet.header.bth.sequence);
         if !packet.header.bth.opcode.is_response() {
@@ -188,7 +190,7 @@ impl PacketChecker {
     }
 
     /// Records that the peer has answered all requests up to and including `sequence`. If `refused`
-    /// is set, the last of them does not count, because the peer refused it.
+    /// is set, the request with this sequence number does not count, because the peer refused it.
     fn record_response(&mut self, sequence: Sequence, refused: bool) {
         if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
             return;

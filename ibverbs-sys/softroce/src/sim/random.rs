@@ -1,6 +1,5 @@
-/// Random number generator with a seed: xoshiro256**, initialised by splitmix64. The algorithm is
-/// implemented here instead of coming from a dependency, so that a seed gives the same schedule in
-/// every version.
+/// Random number generator with a seed: xoshiro256**, initialised by splitmix64. The crate
+/// implements the algorithm itself, so that a seed gives the same schedule in every version.
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
     state: [u64; 4],
@@ -16,9 +15,9 @@ pub(crate) fn splitmix(state: &mut u64) -> u64 {
 }
 
 impl Random {
-    /// Creates the generator of the stream with the number `stream` of a seed. The streams of a
-    /// seed are independent: code that uses one stream can draw more numbers without changing the
-    /// numbers of the other streams.
+    /// Creates the generator of the random stream with the number `stream` for the seed `seed`. The
+    /// streams of a seed are independent: code that uses one stream can draw more numbers without
+    /// changing the numbers of the other streams.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut start = stream;
         let mut state = seed ^ splitmix(&mut start);
@@ -73,7 +72,7 @@ impl Random {
         choices[self.below(choices.len())].clone()
     }
 
-    /// Returns a random number from 0 to `high`. All lengths of its binary form are equally likely,
+    /// Returns a random number from 0 to `high`. Each number of significant bits is equally likely,
     /// so small numbers are frequent.
     pub(crate) fn magnitude(&mut self, high: u64) -> u64 {
         let bits = u64::from(64 - high.leading_zeros());

@@ -7,7 +7,8 @@ use super::buffer::Buffer;
 use super::random::Random;
 use super::world::{QpId, World};
 
-/// Receive queue to which a [`ReceivePool`] posts receives: that of a queue pair, or a shared one.
+/// Receive queue to which a [`ReceivePool`] posts receives: the queue of one queue pair, or a
+/// shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// Receive queue of a queue pair.
@@ -74,7 +75,7 @@ impl ReceivePool {
         self.posted.push_back((id, Some(buffer)));
     }
 
-    /// Posts a receive with the ID `id` whose memory has no valid key, so that a message to the
+    /// Posts a receive with the ID `id` whose memory has no valid key. A message that consumes this
     /// receive fails.
     pub(crate) fn post_bad(&mut self, world: &mut World<'_>, id: u64) {
         let length = self.length.max(1) as u32;

@@ -127,7 +127,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks the received write with immediate data that `expected` describes: the bytes that the
+    /// Checks the received write with immediate data that `expected` describes. The bytes that the
     /// requester with the index `sender` has written must be in the receiver's memory. Skips the
     /// check if another outstanding request may have overwritten the bytes.
     fn check_immediate(&mut self, sender: usize, expected: &Expectation) -> Result<(), String> {

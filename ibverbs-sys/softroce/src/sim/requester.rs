@@ -56,7 +56,7 @@ pub(crate) struct Requester {
     pub(crate) resting: bool,
 }
 
-/// A posted request that has not completed, and its expected effect.
+/// A posted request of a simulation that has not completed, and its expected effect.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) id: u64,

@@ -12,8 +12,8 @@ use super::schedule::Schedule;
 use super::trace::Lines;
 use super::world::Traffic;
 
-/// Statistics of a successful run of a [`Schedule`]: a simulation in which the transport has
-/// violated no rule.
+/// Statistics of a successful run of a [`Schedule`]: a simulation in which the transport (protocol
+/// code) has violated no rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of posted requests.
@@ -72,8 +72,8 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Schedule {
-    /// Simulates the connections and requests of this schedule, and checks every byte and every
-    /// completion. If `lines` is given, passes a trace of all packets to it.
+    /// Runs a simulation of the connections and requests of this schedule, and checks every byte
+    /// and every completion. If `lines` is given, passes a trace of all packets to it.
     pub fn run(&self, lines: Option<&mut Lines<'_>>) -> Result<Outcome, Failure> {
         let run = AssertUnwindSafe(|| match lines {
             Some(lines) => {

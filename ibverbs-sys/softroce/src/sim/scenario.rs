@@ -14,8 +14,8 @@ use super::shared_words::SharedWords;
 use super::trace::Lines;
 use super::world::{Notice, QpId, World};
 
-/// State of a running [`Schedule`]: the simulated world, and the state that the simulation expects
-/// of it.
+/// State of a running [`Schedule`]: the simulated world (nodes and network), and the expected state
+/// of this world.
 pub(super) struct Scenario<'t> {
     pub(super) schedule: &'t Schedule,
     pub(super) world: World<'t>,
@@ -40,7 +40,7 @@ pub(super) struct Scenario<'t> {
 }
 
 /// Expected state of a simulated queue pair: the requesters that send on it or to it, its receives,
-/// and the events that it has raised so far.
+/// and the events that it has raised.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ExpectedState {
     /// Index of the requester that posts to this queue pair.
@@ -68,8 +68,8 @@ pub(super) enum Token {
     Resume(usize),
 }
 
-/// Number of variants of [`Token`]. A token is encoded as the index that it contains, times this
-/// number, plus the number of the variant.
+/// Number of variants of [`Token`]. The code of a token is the index that the token contains, times
+/// this number, plus the number of the variant.
 const KINDS: u64 = 4;
 
 impl Token {
@@ -139,8 +139,8 @@ impl<'t> Scenario<'t> {
         scenario
     }
 
-    /// Simulates the schedule to its end, and checks all results. The error describes the first
-    /// wrong result.
+    /// Simulates the schedule from start to end, and checks all results. The error describes the
+    /// first wrong result.
     pub(super) fn run(mut self) -> Result<Outcome, String> {
         let result = self.play();
         let now = self.world.now();
@@ -184,7 +184,7 @@ impl<'t> Scenario<'t> {
     }
 
     /// Simulates until no event is left. Checks each completion and each event of a queue pair, and
-    /// handles each wakeup.
+    /// handles each wakeup of the simulated program.
     pub(super) fn run_until_idle(&mut self) -> Result<(), String> {
         let mut notices = Vec::new();
         loop {
@@ -260,8 +260,9 @@ impl<'t> Scenario<'t> {
         self.pools[pool].refill(&mut self.world, id);
     }
 
-    /// Returns the number of a shared receive queue of the XRC target to which the simulated
-    /// requester with the index `r` sends. The target has two such queues; `which` is 0 or 1.
+    /// Returns the number of one of the two shared receive queues of an XRC target: the target to
+    /// which the simulated requester with the index `r` sends. `which` selects the queue, and is 0
+    /// or 1.
     pub(super) fn xrc_queue(&self, r: usize, which: u32) -> u32 {
         let pools = self.xrc[&self.requesters[r].connection];
         match self.pools[pools[which as usize]].queue {

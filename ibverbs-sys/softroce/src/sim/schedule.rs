@@ -6,8 +6,8 @@ use crate::proto::{Mtu, Sequence};
 use super::network::{Conditions, Fate};
 use super::random::Random;
 
-/// Complete definition of a run: the network, the connections, and the requests. The same schedule
-/// always gives the same run.
+/// Complete definition of a simulation run: the network, the connections, and the requests. The
+/// same schedule always gives the same run.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// Seed of the random choices that the other fields do not determine.
@@ -36,7 +36,7 @@ pub struct Schedule {
     pub connections: Vec<Connection>,
 }
 
-/// Transport service of a simulated connection: reliable, unreliable, datagram or XRC.
+/// Kind of a simulated connection, by its transport service: reliable, unreliable, datagram or XRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Two reliable connection queue pairs.
@@ -75,7 +75,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// All ways in which the last request of a connection can be made to fail.
+    /// All ways in which a simulation can make the last request of a connection fail.
     pub const ALL: [Self; 10] = [
         Self::UnknownKey,
         Self::OutOfBounds,
@@ -148,8 +148,8 @@ const RNR_TIMERS_US: [u32; 32] = [
     327_680, 491_520,
 ];
 
-/// Returns the time for which a requester waits after a NAK of a receiver that is not ready (RNR).
-/// The NAK contains the timer code `code`, which encodes this time.
+/// Returns the time for which a requester waits after an RNR NAK (negative acknowledgement of a
+/// receiver that is not ready). The NAK contains the timer code `code`, which encodes this time.
 pub(crate) fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(RNR_TIMERS_US[usize::from(code & 31)].into())
 }
@@ -302,8 +302,8 @@ impl Schedule {
         }
     }
 
-    /// Adds requests to the first connection of this schedule, so that all connections together
-    /// post at least `least` requests.
+    /// Adds requests to the first connection of this schedule, until all connections together post
+    /// at least `least` requests.
     fn add_requests(&mut self, least: u32) {
         let posts = |connection: &Connection| match connection.kind {
             Kind::Extended => connection.requests[0],

@@ -24,8 +24,8 @@ impl Scenario<'_> {
     }
 
     /// Creates and connects both queue pairs of the connection with the index `number`. If a node
-    /// needs a shared receive queue, it is created, and `shared` maps the node to the pool that
-    /// posts its receives.
+    /// needs a shared receive queue, creates this queue. `shared` maps a node to the pool that
+    /// posts the receives of this queue.
     pub(super) fn connect(&mut self, number: usize, shared: &mut HashMap<usize, usize>) {
         let connection = &self.schedule.connections[number];
         let services = match connection.kind {
@@ -124,8 +124,8 @@ impl Scenario<'_> {
     }
 
     /// Connects one side of the connection with the index `number`: sets the attributes of its
-    /// queue pair, and makes it ready to send. `side` is 0 or 1, `place` is the location of this
-    /// queue pair, and `peer` is that of the other side.
+    /// queue pair, and makes the queue pair ready to send. `side` is 0 or 1. `place` is the
+    /// location of this queue pair, and `peer` the location of the queue pair on the other side.
     pub(super) fn set_up(&mut self, number: usize, side: usize, [place, peer]: [QpId; 2]) {
         let connection = &self.schedule.connections[number];
         let destination = self.world.queue_pair(peer).number();
@@ -221,8 +221,8 @@ impl Scenario<'_> {
     }
 }
 
-/// Number of bytes that each simulated requester may send in large messages, not counting one
-/// message of maximum length. The limit keeps the time of a simulation short.
+/// Number of bytes that each simulated requester may send in large messages. One message of maximum
+/// length is not counted. The limit keeps the time of a simulation short.
 const LARGE_MESSAGE_BYTES: u64 = 1 << 20;
 
 /// Returns the number of bytes that a receive needs for the longest message of the connection. For

@@ -5,11 +5,11 @@ use crate::proto::{AccessFlags, Remote};
 use super::memory::Memory;
 
 /// Number of memory words for each of the two kinds of atomics: fetch-and-add, and
-/// compare-and-swap. With so few words, several requesters often change the same word.
+/// compare-and-swap. The number is small, so that several requesters often change the same word.
 pub(crate) const WORDS: usize = 3;
 
 /// Memory words of one simulated host that many queue pairs change by atomic operations. At the
-/// end, the results of the operations show whether each was executed exactly once.
+/// end, the results of the operations show whether each operation was executed exactly once.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
     key: u32,
@@ -35,7 +35,8 @@ struct Swapped {
     refused: Vec<u64>,
 }
 
-/// An atomic operation on one of the [`SharedWords`], which several requesters change.
+/// An atomic operation of a simulated requester on one of the [`SharedWords`] (memory words that
+/// several requesters change).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Add {
@@ -68,8 +69,8 @@ impl Change {
         }
     }
 
-    /// Returns the value with which the requester's next compare-and-swap of the same word should
-    /// compare: the value of the word after this operation, which has found the value `was`.
+    /// Returns the compare value for the requester's next compare-and-swap of the same word: the
+    /// value of the word after this operation. `was` is the value that this operation has found.
     /// Returns `None` if this operation is a fetch-and-add.
     pub(crate) fn next_compare(self, was: u64) -> Option<u64> {
         matches!(self, Self::Swap { .. }).then(|| self.result(was))
@@ -88,8 +89,8 @@ impl SharedWords {
         }
     }
 
-    /// Returns the address and the remote key of the word that the atomic operation `change`
-    /// changes.
+    /// Returns the address and the remote key of the memory word that the atomic operation `change`
+    /// accesses.
     pub(crate) fn remote(&self, change: Change) -> Remote {
         let index = match change {
             Change::Add { word, .. } => word,
@@ -102,8 +103,9 @@ impl SharedWords {
     }
 
     /// Records that the atomic operation `change` has completed and has returned `was`, the
-    /// previous value of the word. Fails if another compare-and-swap has replaced the same value:
-    /// no value occurs twice, so only one of them can have succeeded.
+    /// previous value of the word. Fails if an earlier compare-and-swap has replaced the same
+    /// value. No value occurs twice in a word, so only one of the two operations can have
+    /// succeeded.
     pub(crate) fn record_completed(&mut self, change: Change, was: u64) -> Result<(), String> {
         match change {
             Change::Add { word, add } => self.added[word].done.push((was, add)),
@@ -160,9 +162,10 @@ impl SharedWords {
 }
 
 impl Added {
-    /// Checks that the fetch-and-add operations on one word lead from zero to the final value
-    /// `end`. Each must have found the sum of the operations before it. Differences are allowed
-    /// only up to the sum of the failed operations, which may have been executed.
+    /// Checks the results of the fetch-and-add operations on one word, which must lead from zero to
+    /// the final value `end`. Each operation must have found the sum of the operations before it.
+    /// Differences are allowed only up to the sum of the failed operations, which may have been
+    /// executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut done = self.done.clone();
         done.sort_unstable();
@@ -185,8 +188,8 @@ impl Added {
 
 impl Swapped {
     /// Checks that the compare-and-swap operations on one word form a chain from zero to the final
-    /// value `end`: each must have found the new value of the previous one. A failed operation may
-    /// be part of the chain, because it may have been executed.
+    /// value `end`: each operation must have found the new value of the previous operation. A
+    /// failed operation may be part of the chain, because it may have been executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut seen = vec![0];
         let mut done = 0;

@@ -49,8 +49,8 @@ pub(crate) struct Stream {
 const BASE: u64 = 0x10_0000;
 
 impl Stream {
-    /// Creates two queue pairs with the number `number`, the requester at the node `nodes[0]` and
-    /// the responder at the node `nodes[1]`, and connects them.
+    /// Creates two queue pairs with the number `number`, and connects them. The requester is at the
+    /// node `nodes[0]`, and the responder at the node `nodes[1]`.
     pub(crate) fn connect(
         world: &mut World<'_>,
         nodes: [usize; 2],

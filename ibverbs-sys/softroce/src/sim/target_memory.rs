@@ -5,8 +5,8 @@ use crate::proto::AccessFlags;
 use super::content;
 use super::memory::Memory;
 
-/// Memory of one node that only a single requester (the peer of a queue pair of the node) accesses
-/// remotely. So the order of that requester's requests determines every byte.
+/// Memory of one simulated node that only a single requester (the peer of a queue pair of the node)
+/// accesses remotely. So the order of that requester's requests determines every byte.
 #[derive(Debug)]
 pub(crate) struct TargetMemory {
     pub(crate) node: usize,
@@ -26,9 +26,9 @@ pub(crate) struct PossibleWrite<'a> {
 }
 
 impl TargetMemory {
-    /// Registers `length` bytes of memory at the simulated node with the index `node`, from the
-    /// address `base` on. The initial content is the test pattern of the message ID `id`. Returns
-    /// the memory with its expected content.
+    /// Registers `length` bytes of memory at the simulated node with the index `node`. `base` is
+    /// the address of the first byte. The initial content is the test pattern of the message ID
+    /// `id`. Returns the memory with its expected content.
     pub(crate) fn new(node: usize, memory: &Memory, id: u64, base: u64, length: usize) -> Self {
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
@@ -49,13 +49,13 @@ impl TargetMemory {
         self.current.len()
     }
 
-    /// Returns the bytes that a read of the range `range` is expected to fetch from this memory if
-    /// it is posted now.
+    /// Returns the expected bytes in the range `range` of this memory after all posted requests. A
+    /// read that is posted now must fetch these bytes.
     pub(crate) fn read(&self, range: Range<usize>) -> &[u8] {
         &self.current[range]
     }
 
-    /// Returns the expected eight bytes of this memory at `offset` after all posted requests, as a
+    /// Returns the expected eight bytes at `offset` of this memory after all posted requests, as a
     /// number in native byte order.
     pub(crate) fn number(&self, offset: usize) -> u64 {
         let mut eight = [0; 8];
@@ -63,20 +63,20 @@ impl TargetMemory {
         u64::from_ne_bytes(eight)
     }
 
-    /// Changes the expected content of this memory, because a request was posted that will write
-    /// `bytes` at `offset`.
+    /// Writes `bytes` at `offset` to the expected content of this memory. Called when a request was
+    /// posted that will write these bytes.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.current[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Updates the content that this memory must have after the completed requests. The request
-    /// that has just completed has written `bytes` to the memory, from `offset` on.
+    /// Writes `bytes` at `offset` to the content that this memory must have after the completed
+    /// requests. Called when a request has completed that has written these bytes.
     pub(crate) fn commit(&mut self, offset: usize, bytes: &[u8]) {
         self.committed[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Replaces the expected content by the actual content of the simulated memory `memory`. Needed
-    /// after requests of which it is unknown if they were executed.
+    /// Replaces the expected content by the actual content of the simulated memory `memory`. Called
+    /// after requests for which it is unknown whether they were executed.
     pub(crate) fn adopt_content(&mut self, memory: &Memory) {
         memory.inspect(self.key, |found| self.committed.copy_from_slice(found));
         self.current.clone_from(&self.committed);
@@ -95,7 +95,8 @@ impl TargetMemory {
     }
 
     /// Checks the whole content of the memory, which must be the result of the completed requests.
-    /// Each byte may also be that of a write in `maybe`, which may or may not have been executed.
+    /// A byte may also have the value of a write in `maybe`, which may or may not have been
+    /// executed.
     pub(crate) fn check(&self, memory: &Memory, maybe: &[PossibleWrite<'_>]) -> Result<(), String> {
         memory.inspect(self.key, |found| {
             if found == self.committed {

@@ -89,7 +89,7 @@ pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
 }
 
 /// Returns the word that a line of the simulation's trace adds for the effect of the network on a
-/// packet, such as `LOST`. Empty if the packet is delivered unchanged.
+/// packet, such as `LOST`. Returns an empty string if the packet is delivered unchanged.
 pub(crate) fn fate(fate: Fate) -> &'static str {
     match fate {
         Fate::Deliver => "",
@@ -100,8 +100,8 @@ pub(crate) fn fate(fate: Fate) -> &'static str {
     }
 }
 
-/// Returns the text of a line in the trace (log) of the simulation. The line describes `what`: a
-/// completion that a queue pair has reported, or an event that it has raised.
+/// Returns the text of a line in the trace (log) of the simulation. The line describes `what`,
+/// which is a completion or an event of a queue pair.
 pub(crate) fn happening(what: &Happening) -> String {
     let of = |completion: &Completion| {
         let mut line = format!(

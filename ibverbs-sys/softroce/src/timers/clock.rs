@@ -1,6 +1,6 @@
 use crate::proto::Time;
 
-/// The system's monotonic clock, with times in nanoseconds since the creation of this value.
+/// The system's monotonic clock. Its times are nanoseconds since the creation of this value.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// Time of the creation, in nanoseconds of the system's clock.
@@ -24,9 +24,9 @@ impl Clock {
     }
 
     /// Returns the approximate present time, four times as fast as [`now`](Self::now). Reads a
-    /// clock that is updated only at timer ticks, and adds its maximum lag of [`TICKS`] ticks. The
-    /// result is therefore at most that much later than the present time. The result is earlier
-    /// only if the kernel was kept from counting ticks.
+    /// clock that is updated only at timer ticks, and adds the maximum lag of this clock, [`TICKS`]
+    /// ticks. So the result is later than the present time by at most this lag. The result is
+    /// earlier than the present time only if the kernel was kept from counting ticks.
     #[inline]
     pub(super) fn coarse(&self) -> Time {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC_COARSE) + self.lag)
@@ -38,9 +38,9 @@ impl Clock {
     }
 }
 
-/// Maximum number of ticks by which the coarse clock is assumed to be behind the exact clock. Linux
-/// updates the coarse clock once per tick, with a value that can be two ticks old, so it can be
-/// three ticks old before the next update.
+/// Maximum lag of the coarse clock behind the exact clock, in timer ticks. Linux updates the coarse
+/// clock once per tick, with a value that can be two ticks old. So the value can be three ticks old
+/// before the next update.
 const TICKS: u64 = 3;
 
 /// Calls `ask`, which is `clock_gettime` or `clock_getres`, for the system's clock `clock`. Returns

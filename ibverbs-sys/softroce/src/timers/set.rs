@@ -23,13 +23,13 @@ pub(crate) struct Timers {
 }
 
 /// State of one timer: the time at which the engine (background thread) will call the owner of the
-/// timer, for example a queue pair. The owner stores this value. The time may be earlier than the
+/// timer. The owner, for example a queue pair, stores this value. The time may be earlier than the
 /// deadline that the owner needs at present, but is never later.
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
-/// Stored time of a timer that is not scheduled. The clock does not reach this time for more than
-/// 500 years.
+/// Value of [`Alarm`] if the timer is not set. The clock does not reach this time for more than 500
+/// years.
 const NEVER: u64 = u64::MAX;
 
 impl Alarm {
@@ -55,7 +55,7 @@ impl Timers {
         }
     }
 
-    /// Returns the [`Sleeper`], by which other threads wake the engine (background thread).
+    /// Returns the [`Sleeper`], with which other threads wake the engine (background thread).
     pub(crate) fn sleeper(&self) -> &Sleeper {
         &self.sleeper
     }
@@ -67,7 +67,7 @@ impl Timers {
 
     /// Returns the approximate present time, faster than [`now`](Self::now). The result is usually
     /// some milliseconds later than the present time, because the maximum lag of the clock is
-    /// added. For deadlines that need not be exact.
+    /// added. Used for deadlines that need not be exact.
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
@@ -78,14 +78,15 @@ impl Timers {
         (earliest != NEVER).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets the timer `alarm` for `deadline`. `key` identifies its owner, for example a queue pair,
-    /// which is called at that time. If the timer is already set for an earlier time, it stays set:
-    /// the owner is called then, and must set the timer again. So a deadline that is extended with
-    /// every packet costs one comparison.
+    /// Sets the timer `alarm` for `deadline`. `key` identifies the owner of the timer, for example
+    /// a queue pair; the engine calls the owner at that time. If the timer is already set for an
+    /// earlier time, the timer stays set for this time. The owner is then called early, and must
+    /// set the timer again. So a deadline that is extended with every packet costs one comparison.
     ///
     /// The state that determines the deadline must be visible to other threads before the call, for
-    /// example through a lock that was released. Then either this call finds that the timer is no
-    /// longer set, or the thread that has [cleared](Self::clear) the timer sees the state.
+    /// example through a lock that was released. Then there are two cases: this call finds that the
+    /// timer is no longer set, or the thread that has [cleared](Self::clear) the timer sees the
+    /// state.
     pub(crate) fn schedule(&self, key: u32, alarm: &Alarm, deadline: Time) {
         let deadline_nanos = deadline.as_nanos().min(NEVER - 1);
         if alarm.0.load(Ordering::SeqCst) <= deadline_nanos {
@@ -121,8 +122,9 @@ impl Timers {
     }
 
     /// Moves the timers that are due at `now` to `out`, as the keys of their owners and their
-    /// times. Moves at most as many as fit into the capacity of `out`. Before an owner determines
-    /// its next deadline, the caller must clear the owner's [`Alarm`] with [`Timers::clear`].
+    /// times. Moves only timers that fit into the present capacity of `out`. Before an owner
+    /// determines its next deadline, the caller must clear the owner's [`Alarm`] with
+    /// [`Timers::clear`].
     pub(crate) fn take_due(&self, now: Time, out: &mut Vec<(u32, Time)>) {
         if self.earliest.load(Ordering::SeqCst) > now.as_nanos() {
             return;
@@ -137,8 +139,9 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Marks the timer `alarm` as not set. `time` is the time for which it was set; a timer that is
-    /// set for another time stays set. Called before the owner of the expired timer is called.
+    /// Marks the timer `alarm` as not set. `time` is the time for which the timer was set. If the
+    /// timer is now set for another time, the timer stays set. Called before the owner of the
+    /// expired timer is called.
     pub(crate) fn clear(alarm: &Alarm, time: Time) {
         // A new user with the same key may be scheduled for another time already. Then its alarm
         // stays.
@@ -149,8 +152,8 @@ impl Timers {
     }
 
     /// Stores the time of the earliest timer in `set`, so that threads can read it without a lock.
-    /// Returns whether it is earlier than before: the engine (background thread) may then have to
-    /// be woken. The caller must have locked the set.
+    /// Returns whether this time is earlier than the stored time before; the engine (background
+    /// thread) may then have to be woken. The caller must have locked the set.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first

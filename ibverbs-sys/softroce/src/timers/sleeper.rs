@@ -12,7 +12,7 @@ use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
 /// Maximum delay of a timer in nanoseconds. A new timer does not wake the sleeping engine
-/// (background thread) if the engine will wake at most this long after the timer is due. This saves
+/// (background thread) if the engine will wake within this time after the timer is due. This saves
 /// system calls.
 const MAX_TIMER_DELAY: u64 = 1_000_000;
 
@@ -20,8 +20,8 @@ const MAX_TIMER_DELAY: u64 = 1_000_000;
 /// it, because the program has closed descriptors of the device.
 const FALLBACK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Means by which the engine (background thread of the device) sleeps, and by which other threads
-/// and processes wake it.
+/// Sleep state of the engine (background thread of the device), and the eventfd with which other
+/// threads and processes wake it.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     /// Time in nanoseconds at which the engine's sleep ends at the latest. 0 while the engine is
@@ -62,8 +62,8 @@ impl Sleeper {
         self.wake_if(|until| until > 0);
     }
 
-    /// Wakes the engine (background thread) if its sleep would end much later than `deadline`, for
-    /// which a timer was scheduled.
+    /// Wakes the engine (background thread) if its sleep would end too late for the time
+    /// `deadline`, for which a timer was scheduled: more than [`MAX_TIMER_DELAY`] after this time.
     pub(crate) fn wake_before(&self, deadline: Time) {
         let latest = deadline.as_nanos().saturating_add(MAX_TIMER_DELAY);
         self.wake_if(|until| until > latest);
@@ -88,9 +88,9 @@ impl Sleeper {
         descriptor::increment(self.wake_eventfd.as_fd());
     }
 
-    /// Puts the calling thread, the engine (background thread), to sleep until the time `deadline`,
-    /// until the descriptor `watched` is readable, or until another thread wakes the engine. `now`
-    /// is the present time.
+    /// Puts the calling thread, the engine (background thread), to sleep. The sleep ends at the
+    /// time `deadline`, when the descriptor `watched` is readable, or when another thread wakes the
+    /// engine. `now` is the present time.
     ///
     /// Calls `still` just before the sleep, when other threads already see the engine as asleep. If
     /// `still` returns `false`, there is work to do, and this function returns immediately.
@@ -118,7 +118,7 @@ impl Sleeper {
     }
 
     /// Returns whether the engine (background thread) has detected that the program has closed a
-    /// descriptor of the device. The engine must then check all of them.
+    /// descriptor of the device. The engine must then check all descriptors of the device.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }

@@ -41,8 +41,8 @@ pub(crate) enum Peer {
     Elsewhere,
 }
 
-/// Input of [`choose`], which decides how the next bytes of a request go to the peer: the kind,
-/// length and memory of the request, and the state of its connection.
+/// Properties of a request and of its connection, from which [`choose`] decides how the next bytes
+/// of the request go to the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestProperties {
     pub(crate) kind: Kind,
@@ -72,7 +72,8 @@ pub(crate) struct RequestProperties {
     pub(crate) is_declined: bool,
 }
 
-/// Kind of a send request, as far as it affects how the bytes go to the peer (the [`Transfer`]).
+/// Kind of a send request, as far as the kind affects how the bytes go to the peer (the
+/// [`Transfer`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A read, a write, or an atomic.
@@ -104,8 +105,8 @@ pub(crate) const MIN_OFFER_MAPPED: u32 = 512;
 pub(crate) const MIN_WAIT: u32 = 4 << 10;
 
 /// Maximum number of payload bytes that are copied to chunks (cache lines of payload) of the shared
-/// ring in one step. The ring has room for 32 times as many, so one step fills only a small part of
-/// it.
+/// ring in one step. The chunks of a ring hold 32 times this number, so one step fills only a small
+/// part of them.
 pub(crate) const MAX_CHUNKS_PART: u32 = 16 << 10;
 
 /// Maximum number of bytes that the receiving process copies from the sender's memory in one system
@@ -117,13 +118,13 @@ pub(crate) const MAX_COPIED_PART: u32 = 256 << 10;
 /// that it has mapped. With a larger maximum, the receiver's other queue pairs would wait longer.
 pub(crate) const MAX_MAPPED_PART: u32 = 64 << 10;
 
-/// Returns whether the sender may offer the peer process another part of a message, to copy from
-/// the sender's memory. `unacknowledged` is the length of the data that the peer has not
-/// acknowledged, and `largest` that of the longest part, both in packets.
+/// Returns whether the sender may offer another part of a message to the peer process, which then
+/// copies the part from the sender's memory. `unacknowledged` is the length of the data that the
+/// peer has not acknowledged, in packets. `largest` is the length of the longest part, in packets.
 ///
-/// Two parts of maximum length keep both sides busy: the receiver copies one while the
-/// acknowledgement of the other is on its way. More would only delay the receiver's other queue
-/// pairs.
+/// Two parts of maximum length keep both sides busy: the receiver copies one part while the
+/// acknowledgement of the other part is on its way. More parts would only delay the receiver's
+/// other queue pairs.
 #[inline]
 pub(crate) fn may_offer(unacknowledged: u32, largest: u32) -> bool {
     unacknowledged < 2 * largest
@@ -190,10 +191,10 @@ pub(crate) fn choose(request: &RequestProperties, peer: Peer) -> Transfer {
     }
 }
 
-/// Returns whether the transfer of a request depends on [`RequestProperties::is_mappable`] (the
-/// peer process can map the payload's memory). This property can affect the chosen [`Transfer`],
-/// and the number of bytes that are copied in one step. `kind` is the kind of the request, and
-/// `length` its length in bytes.
+/// Returns whether the transfer of a request depends on [`RequestProperties::is_mappable`]: whether
+/// the peer process can map the payload's memory. `kind` is the kind of the request, and `length`
+/// its length in bytes. The property can affect the chosen [`Transfer`], and the number of bytes
+/// that are copied in one step.
 #[inline]
 pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
     length >= MIN_OFFER_MAPPED && matches!(kind, Kind::Send | Kind::SendWithInvalidate)
@@ -222,9 +223,9 @@ fn report_gap(request: &RequestProperties, transfer: Transfer) -> Transfer {
 }
 
 impl Transfer {
-    /// Returns whether bytes for which this [`Transfer`] was chosen must not be sent as packets,
-    /// even if they have to wait, for example because the shared ring is full. Returns `false` if
-    /// packets may be sent instead.
+    /// Returns whether the bytes of this [`Transfer`] must not be sent as packets, even if the
+    /// bytes have to wait, for example because the shared ring is full. Returns `false` if packets
+    /// may be sent instead.
     pub(crate) fn excludes_packets(self) -> bool {
         matches!(
             self,
@@ -234,9 +235,9 @@ impl Transfer {
 }
 
 impl RequestProperties {
-    /// Creates the input of [`choose`] for a new request of a reliable connection. The request has
-    /// registered memory, and all earlier requests are acknowledged. `is_mappable` states that the
-    /// peer process can map the memory.
+    /// Creates the input of [`choose`] for a new request of a reliable connection. All earlier
+    /// requests are acknowledged, and the memory of the request is registered. `is_mappable` states
+    /// whether the peer process can map this memory.
     #[inline]
     pub(crate) fn posted(kind: Kind, length: u32, is_mappable: bool) -> Self {
         Self {
@@ -275,8 +276,8 @@ impl RequestProperties {
 }
 
 impl Kind {
-    /// Returns the kind of a send request, for example [`Kind::OneSided`] for a read, or
-    /// [`Kind::Other`] for an XRC request.
+    /// Returns the kind of a send request for the choice of a [`Transfer`], for example
+    /// [`Kind::OneSided`] for a read, or [`Kind::Other`] for an XRC request.
     pub(crate) fn of(request: &SendRequest) -> Self {
         if request.xrc_srq.is_some() {
             return Self::Other;

@@ -16,12 +16,12 @@ use crate::proto::{
 };
 
 /// Maximum number of bytes that are copied in one step between two queue pairs of this process.
-/// Other threads cannot use the two queue pairs during the copy, so the limit keeps their wait
-/// short.
+/// During the copy, other threads cannot use the two queue pairs, so the limit keeps the wait of
+/// these threads short.
 const MAX_PART: u32 = 64 << 10;
 
-/// Returns the next part of the message that the queue pair `queue_pair` is sending. The part is
-/// short enough for [`transfer_part`]. Returns `None` if there is no message to send.
+/// Returns the next part (range) of the message that the queue pair `queue_pair` is sending. The
+/// part is short enough for [`transfer_part`]. Returns `None` if there is no message to send.
 pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> Option<Part<'a>> {
     let request = queue_pair.next_request()?;
     let largest = MAX_PART / queue_pair.mtu();
@@ -76,8 +76,8 @@ pub(crate) fn transfer_part<H: Host>(
 }
 
 /// Executes a part of a read or a write, or an atomic, in the peer's memory. Then updates the
-/// peer's queue pair as if it had executed the request itself. If the part could not be
-/// executed, the queue pair stays unchanged, and the part must be sent as packets.
+/// peer's queue pair as if the peer itself had executed the request. If the part could not be
+/// executed, leaves the queue pair unchanged; the caller must then send the part as packets.
 fn execute<H: Host>(
     part: &Part<'_>,
     peer: &mut QueuePair,
@@ -115,8 +115,8 @@ fn copy<H: Memory>(
 }
 
 /// Returns the access rights that the queue pair `peer` grants to remote requests. These are the
-/// rights with which the queue pair was configured, but without reads and atomics if
-/// `max_accepted`, their maximum number, is 0.
+/// rights with which the queue pair was configured. If `max_accepted`, the maximum number of reads
+/// and atomics, is 0, the rights do not include reads and atomics.
 fn rights(peer: &QueuePair) -> AccessFlags {
     let attributes = peer.attributes();
     let mut access = attributes.access;
@@ -127,7 +127,7 @@ fn rights(peer: &QueuePair) -> AccessFlags {
 }
 
 /// Reader of the payload of a write with immediate data. Copies the bytes to the remote address of
-/// the write, not to the memory of the receive that the write consumes.
+/// the write, and not to the memory of the receive request that the write consumes.
 struct Write<'a, H> {
     part: &'a Part<'a>,
     access: AccessFlags,
@@ -142,7 +142,7 @@ impl<H: Memory> Source<H> for Write<'_, H> {
 }
 
 /// Passes a part of a send or of a write with immediate data to the queue pair `peer`, which copies
-/// the bytes and consumes a receive. Returns how the sender must continue.
+/// the bytes and consumes a receive request. Returns how the sender must continue.
 fn take<H: Host>(
     part: &Part<'_>,
     kind: Kind,

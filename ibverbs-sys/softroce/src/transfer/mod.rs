@@ -41,7 +41,7 @@ use crate::proto::{Host, SendRequest, Upcoming};
 /// from memory to memory. The host chooses because it knows the location of the peer.
 pub(crate) trait TransferHost: Host {
     /// Returns how the next bytes of a request go to the peer, for example as packets or through
-    /// shared memory. Implementations call [`choose`], and may return [`Transfer::Packets`] instead
-    /// of its result. `upcoming` is the position of the bytes.
+    /// shared memory. `upcoming` is the position of these bytes. Implementations call [`choose`],
+    /// and may return [`Transfer::Packets`] instead of its result.
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer;
 }

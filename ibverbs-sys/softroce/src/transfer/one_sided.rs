@@ -8,8 +8,8 @@ use crate::proto::{
 };
 
 /// Maximum number of bytes that are copied in one step to or from the peer's memory. A process that
-/// withdraws a key of its memory waits until the running copy operation ends, so the limit keeps
-/// this wait short.
+/// withdraws a key of its memory waits until the running copy ends, so the limit keeps this wait
+/// short.
 pub(crate) const MAX_COPY: u32 = 1 << 20;
 
 /// A read, write or atomic that the sender's thread executes directly in the memory of the peer,
@@ -23,7 +23,7 @@ pub(crate) struct OneSided<'a> {
     pub(crate) signaled: bool,
 }
 
-/// Kind of a [`OneSided`] request, with the operands of an atomic.
+/// Kind of a [`OneSided`] request: read, write, or atomic. An atomic includes its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Write,
@@ -38,8 +38,8 @@ pub(crate) enum Atomic {
     FetchAdd { add: u64 },
 }
 
-/// Reason why a one-sided operation did not succeed, which determines whether it can be sent as
-/// packets instead.
+/// Reason for which a one-sided operation did not succeed. The reason determines whether the
+/// operation can be sent as packets instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OneSidedError {
     /// The operation was not executed, or only in part, and can be repeated.
@@ -54,11 +54,12 @@ pub(crate) enum OneSidedError {
 /// access rights.
 pub(crate) trait MemoryAccess {
     /// Copies the bytes `range` of the local payload `from` to the peer's memory, beginning at the
-    /// address `to`. Returns `None` if it fails; part of the bytes may then have been copied.
+    /// address `to`. Returns `None` if the copy fails; part of the bytes may then have been copied.
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()>;
 
-    /// Copies bytes of the peer's memory, from the location `from` on, to the bytes `range` of the
-    /// local message `to`. Returns `None` if not all bytes were copied.
+    /// Copies bytes of the peer's memory to the bytes `range` of the local message `to`. `from` is
+    /// the location of the first byte in the peer's memory. Returns `None` if not all bytes were
+    /// copied.
     fn get(&mut self, to: Data<'_>, range: Range<u32>, from: Remote) -> Option<()>;
 
     /// Executes the atomic operation `atomic` on the eight bytes of the peer's memory at `at`, and
@@ -72,8 +73,8 @@ pub(crate) trait MemoryAccess {
 }
 
 impl<'a> OneSided<'a> {
-    /// Executes the bytes `range` of a read or write (at most [`MAX_COPY`]), or an atomic. `reach`
-    /// gives access to the memory of both sides.
+    /// Executes the read, write or atomic, and accesses the memory of both sides through `reach`.
+    /// Of a read or write, executes only the bytes `range`, at most [`MAX_COPY`].
     ///
     /// # Errors
     /// * [`OneSidedError::NotExecuted`] if the operation could not be executed, for example because
@@ -110,8 +111,8 @@ impl<'a> OneSided<'a> {
         }
     }
 
-    /// Returns the RDMA write that is part of `message` if this is a write with immediate data, or
-    /// `None` if it is a send. `data` is the payload to write.
+    /// Returns the RDMA write that is part of `message` if `message` is a write with immediate
+    /// data, or `None` if `message` is a send. `data` is the payload to write.
     pub(crate) fn posted(message: &UnqueuedMessage, data: Data<'a>) -> Option<Self> {
         Some(Self {
             id: message.id,

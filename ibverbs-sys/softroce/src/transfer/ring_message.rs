@@ -34,8 +34,8 @@ pub(crate) struct RingMessage<'a> {
     pub(crate) message: Option<MessagePart<'a>>,
 }
 
-/// A message, or part of a message, in a [`RingMessage`]: its bytes, or the place from which the
-/// receiving process gets them. The message consumes a receive of the peer.
+/// A message or part of a message in a [`RingMessage`]: the bytes, or the location from which the
+/// receiving process copies them. The message consumes a receive request of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessagePart<'a> {
     /// Sequence number of the first packet that the message or part replaces.
@@ -52,8 +52,8 @@ pub(crate) struct MessagePart<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Meaning of the payload of a [`MessagePart`]: the bytes of the message themselves, or the place
-/// where they are.
+/// Meaning of the payload of a [`MessagePart`]: the bytes of the message themselves, or the
+/// location of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PayloadForm {
     /// The payload contains all bytes of the send.
@@ -73,8 +73,8 @@ pub(crate) enum PayloadForm {
     Written,
 }
 
-/// Position of a part within its message (first, last, or both), and the meaning of
-/// [`MessagePart::immediate`]: immediate data, or a memory key that the message invalidates.
+/// Flags of a part of a message: whether the part is the first, the last, or both, and whether
+/// [`MessagePart::immediate`] is immediate data or a memory key that the message invalidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartFlags {
     /// Set if the part is the first of the message.
@@ -113,8 +113,8 @@ pub(crate) struct ChunkedRange<'a> {
     pub(crate) length: u32,
 }
 
-/// Reason why a message could not be put into the shared ring of the peer process. The reason
-/// determines if the sender waits or reports an error.
+/// Reason for which a message could not be put into the shared ring of the peer process. The reason
+/// determines whether the sender waits or reports an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RingSendError {
     /// The shared ring of the peer process is full.
@@ -146,14 +146,14 @@ pub(crate) const SEGMENTS: usize = MAX_SLOT_BYTES / SEGMENT;
 /// the shared ring.
 const SEGMENT: usize = 16;
 
-/// Access to the memory of a peer in another process, and to the bytes of messages in the shared
+/// Access to the memory of a peer in another process, and to the payload of messages in the shared
 /// ring. By default, the methods fail, as for a peer whose memory is not accessible. `H` is the
 /// [`Host`] of the local queue pair.
 pub(crate) trait PeerMemory<H> {
     /// Writes the bytes of a write request from memory of this process directly to memory of the
     /// peer. `_host` is the [`Host`] of this process. Returns `None` if the peer's memory cannot be
-    /// written, as the default implementation always does. The request must then be sent as
-    /// packets.
+    /// written; the caller must then send the request as packets. The default implementation always
+    /// returns `None`.
     fn write(&mut self, _request: &SendRequest, _host: &H) -> Option<()> {
         None
     }
@@ -288,7 +288,7 @@ pub(crate) fn poll<H: TransferHost>(
     }
 }
 
-/// Returns a ring message with the pending acknowledgement of the queue pair, or `None` if the
+/// Returns a ring message with the pending acknowledgement of the queue pair. Returns `None` if the
 /// queue pair has no pending acknowledgement, or has something else to send. After the ring message
 /// is in the shared ring, the caller must call [`QueuePair::acknowledgement_sent`].
 #[inline]
@@ -315,8 +315,8 @@ fn acknowledge<H>(
     Polled::Sent
 }
 
-/// Content of a ring message for a message that the posting thread sends immediately, without first
-/// adding it to the send queue. The content is in a slot (one cache line) of the shared ring.
+/// Content of the ring message for a message that the posting thread sends immediately, without
+/// first adding it to the send queue. The content is in a slot (one cache line) of the shared ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SlotContent<'a> {
     /// All bytes of a send, at most [`MAX_SLOT_BYTES`].
@@ -334,9 +334,9 @@ pub(crate) enum SlotContent<'a> {
 }
 
 /// Creates the [`RingMessage`] for a message that the posting thread sends immediately, without
-/// first adding it to the send queue. `data` is the whole message. `content` is the part that the
-/// ring message contains: the bytes, their length or their addresses. `room` is a buffer for the
-/// payload.
+/// first adding it to the send queue. `data` is the whole message. `content` is the part of the
+/// message that the ring message contains: the bytes, their length or their addresses. `room` is a
+/// buffer for the payload.
 ///
 /// The caller must put the ring message into the ring, and then call [`sent`], which adds the
 /// message to the send queue. [`may_post_sent`](QueuePair::may_post_sent) must have returned
@@ -396,8 +396,8 @@ fn to_peer<'a>(queue_pair: &QueuePair, message: Option<MessagePart<'a>>) -> Ring
     }
 }
 
-/// Adds to the send queue a message that the caller has put into the shared ring. [`posted`]
-/// created its ring message; `message`, `data` and `content` must be the same as in that call. The
+/// Adds a message that the caller has put into the shared ring to the send queue. [`posted`]
+/// created the ring message; `message`, `data` and `content` must be the same as in that call. The
 /// message completes when the peer acknowledges it. The caller must then [set](QueuePair::arm) the
 /// timeout of the acknowledgement.
 #[inline(always)]
@@ -418,8 +418,8 @@ pub(crate) fn sent(
 
 /// Receives a message or an acknowledgement from the shared ring. The caller must have checked that
 /// the ring message came from the peer's address. `now` returns the present time, or a time that is
-/// at most some milliseconds later: only the timeout of the next response depends on it. Returns
-/// the amount of received data, which is zero if the message is not the next one expected.
+/// at most some milliseconds later; only the timeout of the next response depends on it. Returns
+/// the amount of received data. The amount is zero if the message is not the next expected message.
 #[inline]
 pub(crate) fn receive<H: Host>(
     queue_pair: &mut QueuePair,
@@ -524,9 +524,9 @@ impl Incoming {
     }
 }
 
-/// Sends the next message of the queue pair, or its next part, through the shared ring, if this is
-/// possible now. Calls `send` to put it into the ring, together with the pending acknowledgement.
-/// If nothing was sent, the returned [`Polled`] gives the reason.
+/// Sends the next message or part of a message of the queue pair through the shared ring, if this
+/// is possible now. Calls `send` to put the message into the ring, together with the pending
+/// acknowledgement. If nothing was sent, the returned [`Polled`] gives the reason.
 fn poll_message<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -593,9 +593,10 @@ fn poll_message<H: TransferHost>(
     Polled::Sent
 }
 
-/// Sends the pending acknowledgement of received messages, and then fails the next request, whose
-/// position is `upcoming`, with the status `status`. The connection fails, too. If the shared ring
-/// has no room for the acknowledgement, returns [`Polled::Full`] and does not fail the request.
+/// Sends the pending acknowledgement of received messages, and then fails the next request with the
+/// status `status`. `upcoming` is the position of this request. The connection fails, too. If the
+/// shared ring has no room for the acknowledgement, returns [`Polled::Full`] and does not fail the
+/// request.
 fn fail<H: TransferHost>(
     queue_pair: &mut QueuePair,
     upcoming: &Upcoming,
@@ -611,8 +612,8 @@ fn fail<H: TransferHost>(
     polled
 }
 
-/// Result of preparing a part of a message for the shared ring: the part, or the reason why it
-/// cannot be sent through the ring now.
+/// Result of preparing a part of a message for the shared ring: the part, or the reason for which
+/// the part cannot be sent through the ring now.
 enum PreparedPart<'a> {
     Ready(ReadyPart<'a>),
     /// The part must wait, because too many sequence numbers are unacknowledged.
@@ -727,8 +728,8 @@ fn describe(
 
 /// Prepares the next part of a send, or a whole write with immediate data, whose bytes will be
 /// copied to data blocks of the shared ring. `room` is the buffer for the payload of the ring
-/// message, which contains only the length, and for a write also the address and the key of the
-/// target memory.
+/// message. This payload contains only the length of the bytes; for a write, it also contains the
+/// address and the key of the target memory.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
@@ -756,9 +757,9 @@ fn portion<'a>(
     })
 }
 
-/// Returns the flags of a part of a send or a write. `starts` and `ends` tell if the part is the
-/// first or the last of the message. For the last part, also returns the immediate data, or the key
-/// that the message invalidates.
+/// Returns the flags of a part of a send or a write. `starts` is set if the part is the first of
+/// the message, and `ends` if it is the last. For the last part, also returns the immediate data,
+/// or the key that the message invalidates.
 fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartFlags, Option<[u8; 4]>) {
     let invalidated = match request.operation {
         SendOperation::Send { invalidate, .. } => invalidate,
@@ -806,9 +807,9 @@ fn immediate(request: &SendRequest) -> Option<[u8; 4]> {
     }
 }
 
-/// Encodes the payload of a ring message into `room`: the length in bytes of a message or of a part
-/// of it, and for a write also the key and the address of the target memory (`remote`). Returns the
-/// length of the payload in bytes.
+/// Encodes the payload of a ring message into `room`: the length in bytes of a message or part of a
+/// message. For a write, also encodes the key and the address of the target memory (`remote`).
+/// Returns the length of the payload in bytes.
 #[inline]
 fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; MAX_SLOT_BYTES]) -> usize {
     room[..4].copy_from_slice(&length.to_ne_bytes());

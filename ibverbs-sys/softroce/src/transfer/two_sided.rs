@@ -7,8 +7,8 @@ use crate::proto::{CopyError, Data, Host, Memory, Remote, Segment, Sink, Source}
 
 use super::PeerMemory;
 
-/// Bytes of a short message, which are in the shared ring itself. As a [`Source`], copies them to
-/// the memory of the receive.
+/// [`Source`] of the bytes of a short message that the shared ring itself contains. The receiver
+/// copies these bytes to the memory of a receive request.
 #[derive(Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
@@ -20,8 +20,8 @@ impl<H: Host> Source<H> for Bytes<'_> {
     }
 }
 
-/// [`Source`] from which a receiver copies the bytes of a message: the message is in chunks (data
-/// blocks) of the shared ring. `P` gives access to the ring.
+/// [`Source`] of the bytes of a message that are in chunks (data blocks) of the shared ring. The
+/// receiver copies the bytes from there. `P` gives access to the ring.
 #[derive(Debug)]
 pub(super) struct Chunks<'a, P> {
     pub(super) length: u32,
@@ -49,7 +49,7 @@ impl<H> Source<H> for AlreadyWritten {
 }
 
 /// [`Source`] of the bytes of a message that are in the memory of another process, at the addresses
-/// that `segments` contains. `P` gives access to that memory.
+/// in `segments`. The receiver copies the bytes from there. `P` gives access to that memory.
 #[derive(Debug)]
 pub(super) struct SegmentBytes<'a, P> {
     /// Segments of the peer's memory that hold the bytes.
@@ -67,8 +67,9 @@ impl<H, P: PeerMemory<H>> Source<H> for SegmentBytes<'_, P> {
     }
 }
 
-/// [`Source`] from which a receiver copies the bytes of a message: the memory of the sender, a
-/// queue pair of the same process. `H` is the sender's [`Host`], by which the memory is accessed.
+/// [`Source`] of the bytes of a message whose sender is a queue pair of the same process. The
+/// receiver copies the bytes from the sender's memory. `H` is the sender's [`Host`], which gives
+/// access to the memory.
 #[derive(Debug)]
 pub(super) struct InProcessSource<'a, H> {
     pub(super) data: Data<'a>,

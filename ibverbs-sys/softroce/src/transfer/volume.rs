@@ -3,8 +3,8 @@
 use super::{MAX_COPY, MessagePart, PayloadForm};
 use crate::wire::{Opcode, Transport};
 
-/// Amount of data that was transferred in one direction (sent or received), in one of the ways that
-/// [`Transfer`](super::Transfer) lists.
+/// Amount of data that was transferred in one direction (sent or received), in one of the ways of
+/// [`Transfer`](super::Transfer).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Volume {
     /// Number of messages that were transferred completely.
@@ -18,8 +18,8 @@ pub(crate) struct Volume {
 
 impl Volume {
     /// Adds a part of a message to these counters. The part has `length` bytes, which this process
-    /// has copied in `copies` operations; the operations are ignored if the length is zero. `ends`
-    /// is set if the part is the last of the message, which is then counted.
+    /// has copied in `copies` operations. If the length is zero, the operations are not counted. If
+    /// `ends` is set, the part is the last of the message, and the message is counted.
     #[inline]
     pub(crate) fn add_part(&mut self, length: u32, ends: bool, copies: u64) {
         self.messages += u64::from(ends);
@@ -48,8 +48,8 @@ impl Volume {
     }
 }
 
-/// Amounts of data that were sent through the shared ring without packet headers, for each way of
-/// transfer.
+/// Amounts of data that a queue pair has sent through the shared ring without packet headers, for
+/// each way of transfer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) slot: Volume,

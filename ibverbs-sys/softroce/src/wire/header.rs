@@ -114,8 +114,9 @@ pub struct Deth {
     pub source: u32,
 }
 
-/// Transport headers of a packet. The opcode determines which of them are present (IBTA tables 38
-/// and following). The creator of a packet must set every header that its opcode requires.
+/// Transport headers of a packet. The opcode determines the headers that a packet contains (IBTA
+/// tables 38 and following). The creator of a packet must set every header that its opcode
+/// requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Base transport header, present in every packet.
@@ -384,8 +385,8 @@ impl Header {
         }
     }
 
-    /// Returns the number of pad bytes that must follow a payload of `payload` bytes, so that the
-    /// length becomes a multiple of four.
+    /// Returns the number of pad bytes that must follow a payload of `payload` bytes. The pad makes
+    /// the length a multiple of four.
     pub const fn pad_for(payload: usize) -> u8 {
         (payload.wrapping_neg() & 3) as u8
     }

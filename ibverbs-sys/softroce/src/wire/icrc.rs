@@ -8,22 +8,22 @@
 //! them. The ICRC is sent with the low byte first.
 //!
 //! All other IPv4 fields are covered, including the identification, which a UDP socket does not
-//! report. [`explained_by_identification`] checks an ICRC without it.
+//! report. [`explained_by_identification`] checks an ICRC without knowledge of the identification.
 
 use crc32fast::Hasher;
 
-/// CRC of eight `0xff` bytes, with which every ICRC begins. An InfiniBand packet has its local
-/// route header there; a RoCE packet has none.
+/// CRC of eight `0xff` bytes, with which the calculation of every ICRC begins. In an InfiniBand
+/// packet, the local route header is in this place; a RoCE packet has no such header.
 const SEED: u32 = 0x2144_df1c;
 
-/// Length in bytes of the base transport header (BTH), which is copied to mask bits that the ICRC
-/// (invariant CRC) does not cover. Only the BTH is copied, because the remaining bytes are then
-/// often a multiple of 16 bytes, for which the CRC is fastest.
+/// Length in bytes of the base transport header (BTH). The BTH is copied to mask the bits that the
+/// ICRC (invariant CRC) does not cover. Only the BTH is copied: the remaining bytes are then often
+/// a multiple of 16 bytes, for which the CRC is fastest.
 const MASKED_BYTES: usize = 12;
 
-/// Intermediate ICRC over the headers before the BTH, from which [`finish`](Self::finish) computes
-/// the ICRC of a packet. This intermediate ICRC is the same for all packets with the same path and
-/// length, so a caller can keep it for them.
+/// Intermediate ICRC over the headers before the BTH. [`finish`](Self::finish) computes the ICRC of
+/// a packet from this value. The value is the same for all packets with the same path and length,
+/// so a caller can use it for all of these packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialIcrc(u32);
 
@@ -116,9 +116,9 @@ pub fn explained_by_identification(
 }
 
 /// Returns whether a received and a calculated ICRC (invariant CRC) agree, or differ only because
-/// of the identification field in the IPv4 header. `difference` is their exclusive or. Changes of
-/// this field cause only 2^16 of the 2^32 differences. `transport`, the number of bytes between the
-/// UDP header and the ICRC, determines which.
+/// of the identification field in the IPv4 header. `difference` is the exclusive or of the two
+/// ICRCs. Only 2^16 of the 2^32 possible differences can come from this field. These differences
+/// depend on `transport`, the number of bytes between the UDP header and the ICRC.
 pub fn is_identification(difference: u32, transport: usize) -> bool {
     unshift(difference, bytes_after_identification(transport)) & 0xffff == 0
 }
@@ -147,9 +147,9 @@ pub fn of_identification_bits(transport: usize) -> [u32; 16] {
 }
 
 /// Returns the number of bytes that follow the identification field of the IPv4 header in the
-/// calculation of the ICRC (invariant CRC). These are the rest of the IP header, the UDP header,
-/// `transport` further bytes of the packet, and four zero bytes, because a CRC is the remainder of
-/// the message with 32 zero bits appended.
+/// calculation of the ICRC (invariant CRC). These bytes are the rest of the IP header, the UDP
+/// header, and `transport` further bytes of the packet. Four zero bytes follow, because a CRC is
+/// the remainder of the message with 32 zero bits appended.
 fn bytes_after_identification(transport: usize) -> usize {
     (20 - 6) + 8 + transport + 4
 }
@@ -219,13 +219,13 @@ const SHIFTS: [u32; 32] = {
     powers
 };
 
-/// Adds the effect of `bytes` zero bytes at the end of a message to `value`, a difference of two
-/// CRC-32 values: multiplies by x^(8 * bytes), modulo the CRC polynomial.
+/// Returns `value`, a difference of two CRC-32 values, after `bytes` zero bytes were appended to
+/// both messages. Multiplies `value` by x^(8 * bytes), modulo the CRC polynomial.
 fn shift(value: u32, bytes: usize) -> u32 {
     by_powers(&SHIFTS, value, bytes)
 }
 
-/// Divides `value` by x^(8 * bytes), modulo the CRC polynomial: the inverse of [`shift`].
+/// Returns `value` divided by x^(8 * bytes), modulo the CRC polynomial: the inverse of [`shift`].
 fn unshift(value: u32, bytes: usize) -> u32 {
     by_powers(&UNSHIFTS, value, bytes)
 }

@@ -8,8 +8,9 @@
 use super::icrc;
 
 /// Cache that accelerates checks of ICRCs (invariant CRCs) over IPv4. Contains up to two packet
-/// lengths. For each length and each bit of the identification field in the IP header, stores how
-/// the ICRC changes with this bit. A length is added when two uncached packets in a row have it.
+/// lengths. For each length and each bit of the identification field in the IP header, stores the
+/// change of the ICRC that this bit causes. A length is added when two uncached packets in a row
+/// have this length.
 #[derive(Clone, Debug, Default)]
 pub struct IcrcDifferences {
     known: [Option<LengthDifferences>; 2],
@@ -20,17 +21,17 @@ pub struct IcrcDifferences {
     missed: usize,
 }
 
-/// Changes of the ICRC (invariant CRC) of packets with one length, each for a change of a single
-/// bit of the identification field in the IPv4 header.
+/// Changes of the ICRC (invariant CRC) of packets with one length. Each change is caused by a
+/// single bit of the identification field in the IPv4 header.
 #[derive(Clone, Copy, Debug)]
 struct LengthDifferences {
     /// Length of the packet in bytes from BTH to pad.
     transport: usize,
     /// For each bit of the identification, the difference of the ICRC if only this bit is set.
     of_bits: [u32; 16],
-    /// The differences of `of_bits`, combined so that each combination has a bit that no other has:
-    /// this bit, and the combination. The combinations show quickly whether a difference can be
-    /// combined from `of_bits`.
+    /// Exclusive-or combinations of the differences in `of_bits`, each with a mask. The mask is a
+    /// bit that is set in this combination only. With these combinations, a check whether another
+    /// difference is a combination of `of_bits` is fast.
     reduced: [(u32, u32); 16],
 }
 

@@ -102,9 +102,9 @@ impl Route {
 
 impl Headers {
     /// Parses the headers before a BTH. Returns the headers and the bytes from BTH to ICRC. Returns
-    /// `None` unless the bytes are one complete UDP packet: the IP version and protocol, the
-    /// lengths, and the IPv4 checksum must be right, and options, extension headers and fragments
-    /// are rejected. The UDP checksum is ignored, because the ICRC covers more.
+    /// `None` unless the bytes are one complete UDP packet. The IP version and protocol, the
+    /// lengths, and the IPv4 checksum must be right. Options, extension headers and fragments are
+    /// rejected. The UDP checksum is ignored, because the ICRC covers more.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         match bytes.first()? >> 4 {
             4 => {

@@ -9,13 +9,13 @@ pub enum Transport {
     UnreliableDatagram,
     /// Extended reliable connection, 0b101.
     ExtendedReliableConnection,
-    /// Opcodes that are reserved for manufacturers, 0b110, of which this device uses four. A send
+    /// Opcodes that are reserved for manufacturers, 0b110. This device uses four of them. A send
     /// without payload requests a receipt: a confirmation that the receiver has taken the earlier
-    /// packets of an unreliable service from its socket. An acknowledgement is the receipt. Both
-    /// are sent by sockets, and affect only the number of packets that a sender has in flight. A
-    /// write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used without
-    /// packets. A read response of one packet ([`Opcode::GAPS`]) shows which packets a responder
-    /// misses.
+    /// packets of an unreliable service from its socket. An acknowledgement is the receipt. These
+    /// two packets are sent by sockets, and affect only the number of packets that a sender has in
+    /// flight. A write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used
+    /// without packets. A read response of one packet ([`Opcode::GAPS`]) lists the packets that a
+    /// responder misses.
     Manufacturer,
 }
 
@@ -346,8 +346,8 @@ impl Opcode {
         self.is_flush()
     }
 
-    /// Returns whether a packet with this opcode has a RETH (RDMA extended transport header), which
-    /// read requests, atomic writes, flushes and the first packets of writes have.
+    /// Returns whether a packet with this opcode has a RETH (RDMA extended transport header). Read
+    /// requests, atomic writes, flushes and the first packets of writes have this header.
     pub const fn has_reth(self) -> bool {
         matches!(self.operation, Operation::ReadRequest)
             || self.is_atomic_write()
@@ -356,7 +356,7 @@ impl Opcode {
     }
 
     /// Returns whether a packet with this opcode has an AtomicETH (atomic extended transport
-    /// header): it is an atomic request.
+    /// header). Only atomic requests have this header.
     pub const fn has_atomic(self) -> bool {
         self.is_atomic()
     }
@@ -367,8 +367,8 @@ impl Opcode {
         self.is_response() && !self.is_middle()
     }
 
-    /// Returns whether a packet with this opcode has an AtomicAckETH: the header in the response to
-    /// an atomic operation that contains the previous value of the memory.
+    /// Returns whether a packet with this opcode has an AtomicAckETH. The response to an atomic
+    /// operation has this header, which contains the previous value of the memory.
     pub const fn has_original(self) -> bool {
         matches!(self.operation, Operation::AtomicAcknowledge)
     }
@@ -387,7 +387,7 @@ impl Opcode {
     }
 
     /// Returns whether a packet with this opcode has an IETH (invalidate extended transport
-    /// header), which contains the key that a send with invalidate invalidates.
+    /// header). This header contains the key that a send with invalidate invalidates.
     pub const fn has_invalidate(self) -> bool {
         matches!(
             self.operation,

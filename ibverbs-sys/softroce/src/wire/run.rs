@@ -2,7 +2,7 @@ use super::Packet;
 use super::header::BASE;
 
 /// Received packets that are handled in one step: a single packet, or several packets from the
-/// middle of a message that have the same length. The headers of the packets differ only in the
+/// middle of a message that have the same length. The headers of these packets differ only in the
 /// sequence number and the acknowledgement request.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
@@ -32,8 +32,8 @@ impl<'a> Run<'a> {
     /// Collects as many packets as possible into a [`Run`], a group of packets that are handled in
     /// one step. `datagrams` contains received datagrams of `stride` bytes each, and `first` is the
     /// first packet, already parsed. The run ends before a packet that is not the next middle
-    /// packet of the same message, or whose datagram `is_right` rejects, for example because of a
-    /// wrong checksum.
+    /// packet of the same message. It also ends before a datagram that `is_right` rejects, for
+    /// example because of a wrong checksum.
     pub fn gather(
         first: Packet<'a>,
         datagrams: &'a [u8],

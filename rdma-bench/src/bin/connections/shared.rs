@@ -119,9 +119,9 @@ pub(crate) fn async_grant(time: Duration) -> anyhow::Result<Value> {
     })
 }
 
-/// Measures how long rdma-core takes to grant a peer access to [`GRANTED_SIZE`] bytes and to revoke
-/// it: to bind a memory window of type 2, and to invalidate the window. Measures for about `time`,
-/// and returns the result as JSON.
+/// Measures the time that rdma-core takes to grant a peer access to [`GRANTED_SIZE`] bytes and to
+/// revoke the access. Binds a memory window of type 2, and invalidates the window. Measures for
+/// about `time`, and returns the result as JSON.
 pub(crate) fn core_grant(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
     let (left, _right) = core_pair(&domain)?;

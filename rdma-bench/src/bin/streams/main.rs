@@ -88,8 +88,8 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
     })
 }
 
-/// Accepts all streams of a client, as many as the command line `line` says: the measured stream
-/// and the idle streams. Returns the measured stream first.
+/// Accepts all streams of a client: the measured stream and the idle streams, whose number is in
+/// the command line `line`. Returns the measured stream first.
 async fn accept(line: &CommandLine) -> anyhow::Result<Vec<Stream>> {
     let address = SocketAddr::new([0, 0, 0, 0].into(), line.port);
     let mut streams: Vec<Stream> = Vec::new();

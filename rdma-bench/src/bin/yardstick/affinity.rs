@@ -5,7 +5,7 @@ use anyhow::Context;
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
-/// One of the two processes of a measurement.
+/// Side of a measurement with two processes: the measuring process or the answering process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The process that measures.

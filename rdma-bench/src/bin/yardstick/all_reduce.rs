@@ -14,11 +14,11 @@ use super::Measured;
 /// buffer. The thread then adds the copies to its own vector.
 const PIECE: usize = 1 << 16;
 
-/// Measures the time in which `ranks` threads, each with a vector of `size` bytes, perform the
-/// memory operations of one ring all-reduce (the sum of all vectors).
+/// Measures the time in which `ranks` threads perform the memory operations of one ring all-reduce
+/// (the sum of all vectors). Each thread has a vector of `size` bytes.
 ///
 /// The vectors of N threads have N chunks. In N - 1 steps, a thread copies a chunk of another
-/// thread's vector and adds the copy to a chunk of its own; in N - 1 more steps, a thread replaces
+/// thread's vector and adds the copy to a chunk of its own. In N - 1 more steps, a thread replaces
 /// a chunk by a copy.
 pub(crate) fn measure(size: usize, ranks: usize, time: Duration) -> anyhow::Result<Measured> {
     let chunk = size / size_of::<f32>() / ranks.max(1);
@@ -52,8 +52,8 @@ pub(crate) fn measure(size: usize, ranks: usize, time: Duration) -> anyhow::Resu
     }))
 }
 
-/// The memory of one thread (rank) of the measurement: its vector, the vector of the thread from
-/// which it copies, and room for a copy.
+/// The memory of one thread (rank) of the all-reduce measurement: the vector of this thread, the
+/// vector of the thread from which this thread copies, and room for a copy.
 struct Vectors {
     own: Vec<f32>,
     /// Vector of the thread from which this thread copies chunks.

@@ -29,7 +29,7 @@ pub(crate) mod word {
     pub(crate) const PORT: usize = 1;
     /// Index, in the shared memory, of the word that changes during the measurement. To measure the
     /// round trip of a cache line, both processes increment the word in turn. In other
-    /// measurements, the word is the number of bytes or writes that the started process has
+    /// measurements, the word contains the number of bytes or writes that the second process has
     /// received.
     pub(crate) const LINE: usize = 2;
     /// Number of atomic words at the start of the shared memory, by which the two processes of a

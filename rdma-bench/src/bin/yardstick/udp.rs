@@ -73,8 +73,8 @@ pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
 }
 
 /// Measures for about `time` the rate at which a second process receives datagrams of `size` bytes.
-/// `by` selects one or many datagrams per system call. Sends only as many datagrams ahead as fit
-/// into the receive buffer, so no datagram is lost.
+/// `by` selects one or many datagrams per system call. Limits the datagrams in flight to the size
+/// of the receive buffer, so no datagram is lost.
 pub(crate) fn pump(size: usize, by: KernelPath, time: Duration) -> anyhow::Result<Measured> {
     ensure!(size <= MAX_LEN, "a datagram has at most {MAX_LEN} bytes");
     let role = match by {

@@ -25,14 +25,14 @@ const fn writes(link: usize, path: usize) -> Run {
         .mtu(path)
 }
 
-/// Returns the measurement, for a comparison, of the sum of the rates at which `count` processes of
-/// one simulated host write to the other host at the same time.
+/// Returns the description of a measurement: the sum of the rates at which `count` processes of one
+/// simulated host write to the other host at the same time.
 const fn flows(count: usize) -> Term {
     Term::of(Source::Flows { count, size: LARGE })
 }
 
 /// Defines a row that compares perftest's writes with writes to a TCP connection over the same
-/// network.
+/// network between two simulated hosts.
 macro_rules! beside_tcp {
     ($id:literal, $what:literal, ($link:expr, $path:expr), $least:expr) => {
         Row {

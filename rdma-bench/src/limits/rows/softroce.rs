@@ -76,8 +76,9 @@ macro_rules! beside_write_lat {
     };
 }
 
-/// Defines a row about the rate of a connection under attack: while another process sends forged
-/// packets to it, compared with the rate while that process sends forged packets to unused ports.
+/// Defines a row about the rate of a connection under attack. The value under test is the rate
+/// while another process sends forged packets to the connection. The reference value is the rate
+/// while that process sends forged packets to unused ports.
 macro_rules! attacked {
     ($id:literal, $what:literal, $unit:expr, $run:expr) => {
         Row {

@@ -1,7 +1,7 @@
 //! Capability masks of devices and ports.
 //!
-//! The types keep bits for which this crate has no name: `bits()` returns the unchanged mask that
-//! the device reported.
+//! The types keep bits for which this crate has no name. `bits()` returns the mask exactly as the
+//! device reported it.
 
 mod device;
 mod packet;

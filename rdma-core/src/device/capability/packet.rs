@@ -40,7 +40,8 @@ bitflags! {
     #[doc(alias = "ibv_rx_hash_function_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFunctions: u8 {
-        /// The device can compute the Toeplitz hash, which distributes received packets to queues.
+        /// The device can compute the Toeplitz hash, by which it distributes received packets over
+        /// queues.
         const TOEPLITZ = 1;
 
         const _ = !0;

@@ -3,14 +3,14 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// The general support of a device for on-demand paging: memory that is not pinned
-    /// (`ibv_odp_general_caps`).
+    /// The features of on-demand paging that a device supports independently of the transport
+    /// (`ibv_odp_general_caps`). With on-demand paging, registered memory is not pinned.
     #[doc(alias = "ibv_odp_general_caps")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct OnDemandPaging: u64 {
-        /// On-demand paging is supported.
+        /// The device supports on-demand paging.
         const SUPPORT = 1;
-        /// A memory region can cover the whole address space of the process.
+        /// The device supports a memory region that covers the whole address space of the process.
         const IMPLICIT = 1 << 1;
 
         const _ = !0;

@@ -16,13 +16,14 @@ bitflags! {
         /// The port supports the optional inter-packet delays: pauses between packets that limit
         /// the rate.
         const OPT_IPD_SUP = 1 << 4;
-        /// The port supports automatic path migration.
+        /// The port supports automatic path migration: a connection moves to an alternate path
+        /// after a failure.
         const AUTO_MIGR_SUP = 1 << 5;
-        /// The mapping of service levels to virtual lanes is supported.
+        /// The port supports a table that maps service levels to virtual lanes.
         const SL_MAP_SUP = 1 << 6;
-        /// The M_Key is stored in nonvolatile memory.
+        /// The port stores its M_Key (management key) in nonvolatile memory.
         const MKEY_NVRAM = 1 << 7;
-        /// The P_Keys are stored in nonvolatile memory.
+        /// The port stores its P_Keys (partition keys) in nonvolatile memory.
         const PKEY_NVRAM = 1 << 8;
         /// The port supports the management attribute `LedInfo`, which describes the LED of the
         /// port.
@@ -33,11 +34,11 @@ bitflags! {
         /// The switch can report a wrong partition key at an external port by a management message
         /// (trap).
         const PKEY_SW_EXT_PORT_TRAP_SUP = 1 << 12;
-        /// Link speeds of FDR and above are supported.
+        /// The port supports link speeds of FDR (14 Gbit/s per lane) and above.
         const EXTENDED_SPEEDS_SUP = 1 << 14;
         /// The port has a second capability mask: [`PortCapabilities2`].
         const CAP_MASK2_SUP = 1 << 15;
-        /// The port has a communication manager.
+        /// The port has a communication manager, which establishes connections.
         const CM_SUP = 1 << 16;
         /// The port supports SNMP messages inside management packets ("SNMP tunneling").
         const SNMP_TUNNEL_SUP = 1 << 17;
@@ -57,7 +58,8 @@ bitflags! {
         const BOOT_MGMT_SUP = 1 << 23;
         /// The port can measure the latency of its link.
         const LINK_LATENCY_SUP = 1 << 24;
-        /// The subnet manager can request that clients register again with it.
+        /// The subnet manager can request that the clients of the port register again with the
+        /// subnet manager.
         const CLIENT_REG_SUP = 1 << 25;
         /// The GIDs of the port are IP addresses.
         const IP_BASED_GIDS = 1 << 26;

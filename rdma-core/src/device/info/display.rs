@@ -11,7 +11,8 @@ use crate::device::{
     QueuePairKinds, RawPacketCapabilities, TransportType,
 };
 
-/// The indentation of a line with the name of a flag, in the text that describes a device.
+/// The indentation of each line that contains the name of a flag, in the text that describes a
+/// device.
 const FLAG: &str = "\t\t\t\t\t";
 
 impl fmt::Display for DeviceInfo {
@@ -264,8 +265,8 @@ fn tag_matching(caps: &sys::ibv_tm_caps, f: &mut Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Writes the queue pair types whose bits are set in `bits`. Writes raw packets first, as
-/// `ibv_devinfo` does.
+/// Writes one line for each queue pair type whose bit is set in `bits`. The line for raw packets
+/// comes first, as in the output of `ibv_devinfo`.
 fn queue_pairs(bits: u32, f: &mut Formatter<'_>) -> fmt::Result {
     writeln!(f, "\t\tsupported_qp:")?;
     let kinds = QueuePairKinds::from_bits_retain(bits);
@@ -350,7 +351,7 @@ fn gid(entry: &GidEntry, link: LinkLayer, f: &mut Formatter<'_>) -> fmt::Result 
     f.write_char('\n')
 }
 
-/// Writes one line for each named flag that is set, and one line for all set bits without a name.
+/// Writes one line for each set flag that has a name, and one line for all other set bits.
 fn flags<T: Flags<Bits: Into<u64>> + Copy>(
     flags: T,
     prefix: &str,
@@ -359,8 +360,8 @@ fn flags<T: Flags<Bits: Into<u64>> + Copy>(
     flags_of(flags, T::all_named(), prefix, f)
 }
 
-/// Writes to `f` one line for each set flag of `known`, with `prefix` and its name, and one line
-/// for all other set bits.
+/// Writes one line for each flag that is set in both `flags` and `known`, and one line for all
+/// other set bits of `flags`. The line for a flag contains `prefix` and the name of the flag.
 fn flags_of<T: Flags<Bits: Into<u64>> + Copy>(
     flags: T,
     known: T,

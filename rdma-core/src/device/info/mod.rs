@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 
 /// All information about a device at one moment, from [`Context::info`].
 ///
-/// The `Display` output is, to the byte, what the C program `ibv_devinfo` of rdma-core 44 prints
-/// for the device; `{:#}` gives the output of `ibv_devinfo -v`.
+/// The `Display` output equals, byte for byte, the output of the C program `ibv_devinfo` of
+/// rdma-core 44. The format `{:#}` produces the output of `ibv_devinfo -v`.
 ///
 /// ```
 /// let context = rdma_core::Context::open_default()?;
@@ -30,7 +30,7 @@ pub struct DeviceInfo {
     pub transport: TransportType,
     /// The capabilities and limits of the device.
     pub attributes: ExtendedDeviceAttributes,
-    /// The vendor's name for the board, if the driver reports it.
+    /// The vendor's name for the board, or `None` if the driver does not report a name.
     pub board_id: Option<String>,
     /// The number of completion vectors.
     pub completion_vectors: u32,
@@ -71,7 +71,8 @@ impl DeviceInfo {
         })
     }
 
-    /// Removes all ports except one, for the output of `ibv_devinfo -i PORT`.
+    /// Removes all ports except the port with the number `number`. The output then equals the
+    /// output of `ibv_devinfo -i PORT`.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ use super::socket_address;
 use crate::cm::ConnectionError;
 use crate::error::{Errno, Error, Result};
 
-/// The parameters with which the program queries addresses by `rdma_getaddrinfo`.
+/// The parameters of an address query by `rdma_getaddrinfo`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InfoQuery<'a> {
     pub(crate) node: Option<&'a str>,
@@ -32,7 +32,7 @@ pub(crate) struct RawInfo {
     pub(crate) connect_data: Vec<u8>,
 }
 
-/// Calls `rdma_getaddrinfo`, and returns copies of all entries of the list that it returns.
+/// Resolves a name by `rdma_getaddrinfo`, and returns a copy of every address entry that was found.
 pub(crate) fn address_info(query: &InfoQuery<'_>) -> Result<Vec<RawInfo>> {
     let (node, service) = (
         c_string("node", query.node)?,
@@ -102,8 +102,8 @@ unsafe fn copied(entry: &sys::rdma_addrinfo) -> RawInfo {
     }
 }
 
-/// Converts the result of a failed `rdma_getaddrinfo` to an error. `returned` is -1 with `errno`
-/// set, or an error number of `getaddrinfo`.
+/// Returns the error of a failed `rdma_getaddrinfo`. `returned` is the value that the call
+/// returned: -1 with the error number in `errno`, or an error number of `getaddrinfo`.
 fn error(query: &InfoQuery<'_>, returned: c_int) -> Error {
     let errno = Errno::last();
     let node = query.node.unwrap_or("any address");

@@ -55,7 +55,8 @@ impl IdHandle {
         })
     }
 
-    /// Sends a connect request to the peer, with these parameters and the private data `data`.
+    /// Sends a connect request to the peer, with the connection parameters `parameters` and the
+    /// private data `data`.
     pub(crate) fn connect(&self, parameters: &sys::rdma_conn_param, data: &[u8]) -> Result<()> {
         let mut parameters = with_data(parameters, data);
         self.with_device("rdma_connect", |id| {
@@ -65,8 +66,8 @@ impl IdHandle {
         })
     }
 
-    /// Accepts the connect request of this identifier, with these parameters and the private data
-    /// `data`.
+    /// Accepts the connect request of this identifier, with the connection parameters `parameters`
+    /// and the private data `data`.
     pub(crate) fn accept(&self, parameters: &sys::rdma_conn_param, data: &[u8]) -> Result<()> {
         let mut parameters = with_data(parameters, data);
         self.with_device("rdma_accept", |id| {
@@ -77,8 +78,8 @@ impl IdHandle {
     }
 
     /// Rejects the connect request of this identifier, with the private data `data`. If `ece` is
-    /// set, the reason given to the peer is that its enhanced connection establishment (ECE)
-    /// options are not acceptable.
+    /// `true`, the rejection states that the peer's enhanced connection establishment (ECE) options
+    /// are not acceptable.
     pub(crate) fn reject(&self, data: &[u8], ece: bool) -> Result<()> {
         let verb = if ece {
             "rdma_reject_ece"
@@ -137,7 +138,8 @@ impl IdHandle {
         Ok((attributes, sys::ibv_qp_attr_mask(mask as _)))
     }
 
-    /// Sets an option by `rdma_set_option`. `T` must be the C type of that option's value.
+    /// Sets an option of this connection identifier by `rdma_set_option`. `T` must be the C type of
+    /// the option's value.
     fn set_option<T: Copy>(&self, level: u32, option: u32, mut value: T) -> Result<()> {
         self.with(|id| {
             let place: *mut c_void = (&raw mut value).cast();

@@ -15,16 +15,17 @@ use super::id::IdHandle;
 use crate::cm::{ConnectionError, EventChannel};
 use crate::error::{Errno, Error, Result};
 
-/// The connection identifiers on a channel, by the addresses of their `rdma_cm_id` structs.
+/// The map of all connection identifiers on an event channel. The key of an identifier is the
+/// address of its `rdma_cm_id` struct.
 pub(super) type Ids = HashMap<usize, Weak<IdHandle>>;
 
-/// The owner of an event channel (`rdma_event_channel`) with a non-blocking descriptor. Dropping
-/// this value destroys the channel.
+/// The owner of an event channel of the connection manager (`rdma_event_channel`), with a
+/// non-blocking descriptor. Dropping this value destroys the channel.
 #[derive(Debug)]
 pub(crate) struct EventChannelHandle {
     raw: NonNull<sys::rdma_event_channel>,
-    /// The identifiers on this channel. Every operation on the channel, or on an identifier on the
-    /// channel, holds this lock.
+    /// The identifiers on this channel. Every operation on the channel or on one of these
+    /// identifiers holds this lock.
     ids: Mutex<Ids>,
 }
 
@@ -51,7 +52,8 @@ impl EventChannelHandle {
         unsafe { Self::adopt(raw) }
     }
 
-    /// Takes ownership of a channel and makes it non-blocking. Destroys the channel if that fails.
+    /// Takes ownership of an event channel, and makes its descriptor non-blocking. Destroys the
+    /// channel if `fcntl` fails.
     ///
     /// # Safety
     ///
@@ -83,19 +85,19 @@ impl EventChannelHandle {
         unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 
-    /// Locks the channel and all identifiers on it. Returns the guard of the lock, which contains
-    /// the map of the identifiers.
+    /// Locks the channel and all connection identifiers on it. Returns the guard of the lock, which
+    /// contains the map of the identifiers.
     pub(super) fn lock(&self) -> MutexGuard<'_, Ids> {
         self.ids.lock()
     }
 
-    /// Returns the number of identifiers whose events arrive on the channel.
+    /// Returns the number of connection identifiers whose events arrive on this channel.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Reads and acknowledges the next event, and returns a copy. Returns `None`, without waiting,
-    /// if no event is pending.
+    /// Reads and acknowledges the next event of this channel, and returns a copy of the event.
+    /// Returns `None`, without waiting, if no event is pending.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Option<RawEvent>> {
         loop {
             let mut ids = self.lock();
@@ -166,8 +168,8 @@ impl EventChannelHandle {
     }
 }
 
-/// Returns `time` in milliseconds for `poll(2)`, rounded up, so that a wait of less than a
-/// millisecond does not become a busy loop.
+/// Returns `time` as a number of milliseconds for `poll(2)`. The number is rounded up, because
+/// repeated waits of 0 milliseconds would be a busy loop.
 fn rounded_up(time: Duration) -> i32 {
     i32::try_from(time.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
 }
@@ -180,7 +182,8 @@ impl AsRawFd for EventChannelHandle {
 }
 
 impl EventChannel {
-    /// Takes ownership of a channel that other code created, and makes its descriptor non-blocking.
+    /// Takes ownership of an event channel that other code created, and makes its descriptor
+    /// non-blocking.
     ///
     /// # Errors
     ///

@@ -8,7 +8,8 @@ use sys::rdma_cm_event_type as raw_kind;
 
 use super::id::IdHandle;
 
-/// A copy of a connection manager event, which has already been acknowledged.
+/// A copy of a connection manager event (`rdma_cm_event`). The original event has already been
+/// acknowledged.
 #[derive(Debug)]
 pub(crate) struct RawEvent {
     /// The identifier to which the event belongs; for a connect request, the listening identifier.
@@ -18,20 +19,21 @@ pub(crate) struct RawEvent {
     pub(crate) details: Details,
 }
 
-/// The content of a connection manager event, except for the identifiers to which it belongs.
+/// The content of a connection manager event, except for the identifiers to which the event
+/// belongs.
 #[derive(Debug)]
 pub(crate) struct Details {
     pub(crate) kind: raw_kind,
     pub(crate) status: i32,
     pub(crate) private_data: Vec<u8>,
     pub(crate) parameters: RawParameters,
-    /// The token that the program passed when it joined the multicast group; meaningful only in a
-    /// multicast event.
+    /// The token that the program passed when it joined the multicast group; 0 if the event is not
+    /// a multicast event.
     pub(crate) token: usize,
 }
 
-/// The parameters of the peer in an event of the connection manager. The variant depends on whether
-/// the communication uses a connection or datagrams.
+/// The peer's parameters in a connection manager event: `Connected` for communication over a
+/// connection, `Datagram` for communication by datagrams.
 #[derive(Clone, Copy)]
 pub(crate) enum RawParameters {
     Connected(sys::rdma_conn_param),
@@ -47,8 +49,8 @@ impl std::fmt::Debug for RawParameters {
     }
 }
 
-/// Copies the content of `event`, so that the event can be acknowledged. `datagram` must say
-/// whether the identifier of the event is for datagrams.
+/// Copies the content of `event`, so that the event can be acknowledged. `datagram` must be `true`
+/// if the identifier of the event is for datagrams, and `false` if it is for a connection.
 ///
 /// # Safety
 ///

@@ -75,16 +75,17 @@ impl IdHandle {
         Arc::clone(&self.channel.lock())
     }
 
-    /// Calls `use_it` with the `rdma_cm_id`, to which the call has exclusive access.
+    /// Locks the identifier's event channel, and calls `use_it` with the `rdma_cm_id`. No other
+    /// thread can use the identifier during the call.
     pub(super) fn with<R>(&self, use_it: impl FnOnce(*mut sys::rdma_cm_id) -> R) -> R {
         let channel = self.channel.lock();
         let _ids = channel.lock();
         use_it(self.raw.as_ptr())
     }
 
-    /// Calls `call` with the `rdma_cm_id`, to which the call has exclusive access. Returns an error
-    /// if the identifier has no device yet, because librdmacm would dereference the device pointer
-    /// without a check.
+    /// Locks the identifier's event channel, and calls the librdmacm function `call` with the
+    /// `rdma_cm_id`. Returns an error without the call if the identifier has no device yet:
+    /// librdmacm would dereference the null device pointer.
     pub(super) fn with_device(
         &self,
         verb: &'static str,
@@ -117,8 +118,8 @@ impl IdHandle {
         })
     }
 
-    /// Returns the device port that the identifier uses, or `None` if the identifier has no device
-    /// yet.
+    /// Returns the number of the device port that the identifier uses, or `None` if the identifier
+    /// has no device yet.
     pub(crate) fn port(&self) -> Option<u8> {
         // SAFETY: the identifier is valid, and the lock prevents writes to it.
         self.with(|id| unsafe { (!(*id).verbs.is_null()).then_some((*id).port_num) })
@@ -153,8 +154,8 @@ impl IdHandle {
         self.with(|id| unsafe { socket_address::from_raw(sys::rdma_get_peer_addr(id)) })
     }
 
-    /// Moves the connection identifier to `channel`. The pending events of the identifier then
-    /// arrive at `channel`, too.
+    /// Moves the connection identifier to the event channel `channel`. Later events of the
+    /// identifier arrive on that channel, and so do events that are already pending.
     pub(crate) fn migrate(self: &Arc<Self>, channel: &Arc<EventChannelHandle>) -> Result<()> {
         let mut current = self.channel.lock();
         if Arc::ptr_eq(&current, channel) {
@@ -182,7 +183,8 @@ impl IdHandle {
         Ok(())
     }
 
-    /// Starts to join a multicast group. The event that reports the result contains `token`.
+    /// Starts to join a multicast group. The event that reports the result contains `token`. If
+    /// `send_only` is `true`, the identifier can only send to the group.
     pub(crate) fn join(&self, group: SocketAddr, send_only: bool, token: usize) -> Result<()> {
         let flags = if send_only {
             sys::rdma_cm_mc_join_flags::RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
@@ -220,8 +222,8 @@ impl IdHandle {
     }
 }
 
-/// Leaves a multicast group that the identifier has joined. All events of the join that were read
-/// must have been acknowledged.
+/// Leaves a multicast group that the identifier has joined. The caller must have acknowledged all
+/// events of the join that were read, because the call waits for these acknowledgements.
 fn leave(id: *mut sys::rdma_cm_id, group: SocketAddr) -> Result<()> {
     let mut raw = socket_address::to_raw(group);
     // SAFETY: the identifier and the address are valid; every event of the join that was taken is
@@ -249,7 +251,8 @@ pub(super) fn describe(id: *mut sys::rdma_cm_id) -> String {
 }
 
 impl ConnectionId {
-    /// Takes ownership of an identifier that other code created, for example a vendor's extension.
+    /// Takes ownership of a connection identifier that other code created, for example a vendor's
+    /// extension.
     ///
     /// # Safety
     ///

@@ -2,8 +2,9 @@
 //!
 //! librdmacm locks the data that identifiers share, but not an identifier itself. Reading an event
 //! writes addresses and the device into the identifier of the event, and the caller does not know
-//! in advance which identifier that is. Therefore each channel has a lock. All operations on the
-//! channel or on an identifier on it hold that lock: reading an event, every call, and destruction.
+//! in advance which identifier that is. Therefore each channel has a lock. Every operation on the
+//! channel, or on an identifier on the channel, holds that lock: reading an event, every call, and
+//! destruction.
 //!
 //! No call waits for a peer while it holds the lock. The channel's descriptor is non-blocking, and
 //! a thread waits by `poll(2)` without the lock. An event is copied and acknowledged before the
@@ -24,14 +25,15 @@ pub(crate) use id::IdHandle;
 
 use crate::error::{Errno, Error, Result};
 
-/// Returns the error of the verb `verb` on `object`, which has just failed. The error number is in
-/// `errno`.
+/// Returns the error of the call `verb` on `object`, which has just failed. Reads the error number
+/// from `errno`.
 fn failed(verb: &'static str, object: impl Into<String>) -> Error {
     Error::verb(verb, object, Errno::last())
 }
 
 /// Converts the return value of a librdmacm call to a `Result`. The value is 0 on success, or -1
-/// with `errno` set. The error names the call `verb` and the `object` of the call.
+/// with the error number in `errno`. The error contains the name `verb` of the call, and the
+/// description that `object` returns.
 fn checked(returned: i32, verb: &'static str, object: impl FnOnce() -> String) -> Result<()> {
     if returned == 0 {
         Ok(())

@@ -3,7 +3,8 @@
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Converts an IP address and port to a C struct that is large enough for every address family.
+/// Converts an IP address and port to `sockaddr_storage`, the C struct with room for an address of
+/// every family.
 pub(super) fn to_raw(address: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: all-zero bytes are a valid value of this plain C struct.
     let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
@@ -38,8 +39,8 @@ pub(super) fn to_raw(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// Converts a C address to an IP address and port. Returns `None` if `raw` is null, or if the
-/// address family is neither IPv4 nor IPv6.
+/// Converts a C socket address (`sockaddr`) to an IP address and port. Returns `None` if `raw` is
+/// null, or if the address family is neither IPv4 nor IPv6.
 ///
 /// # Safety
 ///

@@ -4,9 +4,9 @@
 use super::sync::{Ordering, relax};
 use super::{Position, Ring, Slots};
 
-/// Factor by which the number of slots in the ring is multiplied when all slots contain entries.
-/// Other threads wait while slots are added, so the factor is large enough that this happens
-/// rarely.
+/// Factor of the growth of the ring: the number of slots is multiplied by this number when all
+/// slots contain entries. Other threads wait while slots are added. With a large factor, this
+/// happens rarely.
 const GROWTH_FACTOR: usize = 4;
 
 /// Error: the capacity was not reduced, because the ring contains more entries than the new
@@ -49,8 +49,8 @@ impl<T: Copy + Send> Ring<T> {
         self.release(place(removed));
     }
 
-    /// Changes the capacity of the ring to `capacity` entries. Fails if the ring contains more
-    /// entries.
+    /// Changes the capacity of the ring to `capacity` entries. Fails if the ring contains more than
+    /// `capacity` entries.
     pub(in crate::completion) fn resize(&self, capacity: usize) -> Result<(), TooManyEntries> {
         let (head, tail) = self.hold_both();
         let lap = self.table.slots().lap;
@@ -67,8 +67,9 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Adds slots to the ring. Does nothing if a slot is free, for example because another thread
-    /// has added slots, or if the ring has as many slots as its capacity allows.
+    /// Adds slots (memory for entries) to the ring of a completion queue. Does nothing if a slot is
+    /// free, for example because another thread has added slots. Also does nothing if the number of
+    /// slots equals the capacity of the ring.
     pub(super) fn grow(&self) {
         let (head, tail) = self.hold_both();
         let length = self.table.slots().lap.length();
@@ -81,8 +82,8 @@ impl<T: Copy + Send> Ring<T> {
     }
 
     /// Changes the number of slots of the ring to `length`, and moves the entries to the new slots.
-    /// No other thread can add or remove entries meanwhile: the caller must have obtained exclusive
-    /// control of the head and the tail, which are at the positions `head` and `tail`. This
+    /// The caller must have obtained exclusive control of the head and the tail, so no other thread
+    /// can add or remove entries during the call. `head` and `tail` are their positions. This
     /// function releases the control at its end.
     fn set_slots(&self, head: Position, tail: Position, length: usize) {
         let slots = self.table.slots();
@@ -162,9 +163,9 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until the state of the slot at the position `place` is `turn(place)`. This is the case
-/// when another thread has finished its use of the slot. `turn` is [`Position::full`] to wait for
-/// the thread that writes an entry, or [`Position::free`] for the thread that removes an entry.
+/// Waits until another thread has finished its use of the ring slot at the position `place`: until
+/// the state of the slot is `turn(place)`. `turn` is [`Position::full`] to wait for the thread that
+/// writes an entry, or [`Position::free`] to wait for the thread that removes an entry.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Position, turn: fn(Position) -> u64) {
     let mut attempt = 0;
     while !slots.of(place).has_turn(turn(place)) {

@@ -25,8 +25,8 @@ impl Ring<u64> {
     }
 }
 
-/// Checks that no entry is lost, damaged or out of order: a slot is not overwritten before it was
-/// read, and not read before it was written.
+/// Checks that no entry of the ring is lost, damaged or out of order. No thread may overwrite a
+/// slot (memory for an entry) before it was read, or read a slot before it was written.
 #[test]
 fn entries_are_removed_in_order_and_complete() {
     loom::model(|| {
@@ -65,8 +65,8 @@ fn two_threads_never_add_to_the_same_slot() {
     });
 }
 
-/// Checks that, if two threads remove entries at the same time, each entry is removed once and its
-/// slot is reused.
+/// Checks that each entry is removed once and its slot is reused, if two threads remove entries at
+/// the same time.
 #[test]
 fn each_entry_is_removed_once() {
     loom::model(|| {
@@ -107,8 +107,8 @@ fn growth_loses_nothing() {
     });
 }
 
-/// Checks that reducing the number of slots of the ring waits for a thread that is removing an
-/// entry.
+/// Checks the case that the number of slots of the ring is reduced while another thread is removing
+/// an entry. The reduction must wait for that thread.
 #[test]
 fn shrinking_waits_for_readers() {
     loom::model(|| {

@@ -1,37 +1,38 @@
 /// Position of an entry in the order in which entries are added to a ring of slots. The word
 /// contains the number of the lap (pass through all slots), the index of the slot, and flags in the
-/// low bits. The state (turn) of a slot has the same form, but without the index: see
-/// [`Position::free`] and [`Position::full`].
+/// low bits. The state (turn) of a slot has the same form without the index: see [`Position::free`]
+/// and [`Position::full`].
 ///
 /// The lap number wraps after 2^36. A thread that was interrupted for exactly 2^36 laps would take
 /// an old position for the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct Position(pub(super) u64);
 
-/// Number of slots of a ring, stored in the form of a [`Position`]: the position of the last slot
-/// in the first pass through the ring. So the bits of a slot index in another position can be
-/// compared with this value without a shift.
+/// Number of slots of a ring, in the form of a [`Position`]: the position of the last slot in the
+/// first pass through the ring. In this form, the number can be compared with the slot index in
+/// another position without a shift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
-/// Number of bits for the index of a slot in a [`Position`]. The bits above the index count the
-/// passes through the ring, so with more bits for the index the count would wrap sooner.
+/// Number of bits for the index of a slot (memory for one entry) in a [`Position`]. The bits above
+/// the index count the passes through the ring. With more bits for the index, this count would wrap
+/// sooner.
 const INDEX_BITS: u32 = 22;
 
 impl Position {
-    /// Flag of the head or tail of the ring: a thread has exclusive control of it. While the flag
-    /// is set, no other thread can remove entries (head) or add entries (tail).
+    /// Flag in the word of the head or tail of the ring: a thread has exclusive control. While the
+    /// flag is set, no other thread can remove entries (head) or add entries (tail).
     pub(super) const HELD: u64 = 1;
     /// Flag of the tail of the ring: no more entries may be added, because the completion queue has
     /// failed.
     pub(super) const CLOSED: u64 = 1 << 1;
-    /// Bits of the tail that contain the [`super::TailFlags`]. The completion queue sets these
-    /// flags to request a completion event for the next entry.
+    /// Bit mask of the [`super::TailFlags`] in the word of the tail. The completion queue sets
+    /// these flags to request a completion event for the next entry.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
-    /// Value that is added to a position to get the position of the next slot. The bits below this
-    /// value are flags. The value equals the size of a slot in bytes, so the bits of the slot index
-    /// are the offset of the slot in memory.
+    /// Difference between the positions of two consecutive slots. The bits below this value are
+    /// flags. The value equals the size of a slot in bytes, so the bits of the slot index are the
+    /// offset of the slot in memory.
     const STEP: u64 = 1 << 6;
     const INDEX: u64 = ((1 << INDEX_BITS) - 1) * Self::STEP;
     const LAP: u64 = Self::INDEX + Self::STEP;
@@ -41,7 +42,8 @@ impl Position {
     /// entry.
     const FULL: u64 = 1 << 4;
 
-    /// First position of the ring: the first slot in the first lap.
+    /// First position of the ring: the first slot (memory for one entry) in the first pass through
+    /// the ring.
     pub(super) const START: Self = Self(0);
 
     #[inline]
@@ -50,7 +52,7 @@ impl Position {
     }
 
     /// Returns this position without the flags in its low bits. The number of the pass through the
-    /// ring and the slot index remain, which can be compared with other positions.
+    /// ring and the slot index remain. This value can be compared with other positions.
     #[inline]
     pub(super) fn unflagged(self) -> Self {
         Self(self.0 & !Self::FLAGS)
@@ -66,26 +68,26 @@ impl Position {
         Self(self.0 | flags)
     }
 
-    /// Returns the state of a slot that is free for the entry at this position. The state contains
-    /// only the number of the pass through the ring (lap). If this position has the flag
-    /// [`Position::HELD`] or [`Position::CLOSED`], the result has it too, and so differs from the
-    /// state of every slot.
+    /// Returns the state word of a ring slot that is free for the entry at this position. The state
+    /// contains only the number of the pass through the ring (lap). If this position has the flag
+    /// [`Position::HELD`] or [`Position::CLOSED`], the result also has this flag, and so differs
+    /// from the state of every slot.
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.0 & !(Self::INDEX | Self::MARKS)
     }
 
-    /// Returns the state of a slot that contains the entry at this position. The state contains the
-    /// number of the pass through the ring (lap) and the flag [`Position::FULL`]. If this position
-    /// has the flag [`Position::HELD`], the result has it too, and so differs from the state of
-    /// every slot.
+    /// Returns the state word of a ring slot that contains the entry at this position. The state
+    /// contains the number of the pass through the ring (lap) and the flag [`Position::FULL`]. If
+    /// this position has the flag [`Position::HELD`], the result also has this flag, and so differs
+    /// from the state of every slot.
     #[inline]
     pub(super) fn full(self) -> u64 {
         self.free() | Self::FULL
     }
 
-    /// Returns the position after this one, in a ring with `lap` slots: the next slot, or the first
-    /// slot after the last one. The flags in the low bits stay unchanged.
+    /// Returns the next position in a ring with `lap` slots: the next slot, or after the last slot
+    /// the first slot. The flags in the low bits stay unchanged.
     #[inline]
     pub(super) fn next(self, lap: Lap) -> Self {
         // `>=`, not `==`: a stale position from a longer lap, which no thread can claim any more,
@@ -102,21 +104,21 @@ impl Position {
         Self(self.0 & !Self::INDEX).next_lap()
     }
 
-    /// Returns the position of the same slot in the next pass through the ring (lap). The flags in
-    /// the low bits stay unchanged.
+    /// Returns the position of the same slot (memory for one entry) in the next pass through the
+    /// ring. The flags in the low bits stay unchanged.
     #[inline]
     pub(super) fn next_lap(self) -> Self {
         Self(self.0.wrapping_add(Self::LAP))
     }
 
-    /// Returns the position of the first slot in the pass through the ring that follows the pass of
-    /// this position. The result has no flags in its low bits.
+    /// Returns the position of the first slot (memory for one entry) in the next pass through the
+    /// ring. The result has no flags in its low bits.
     pub(super) fn new_lap(self) -> Self {
         self.unflagged().at_next_lap()
     }
 
-    /// Returns the position `count` entries after this one, with all flags cleared. `lap` is the
-    /// number of slots of the ring, and `count` at most this number.
+    /// Returns the position that is `count` entries after this position, with all flags cleared.
+    /// `lap` is the number of slots of the ring, and `count` at most this number.
     pub(super) fn nth(self, count: usize, lap: Lap) -> Self {
         let index = self.index() + count;
         let start = Self(self.unflagged().0 & !Self::INDEX);
@@ -147,11 +149,11 @@ impl Position {
 }
 
 impl Lap {
-    /// Maximum number of slots of a ring.
+    /// Maximum number of slots (memory for one entry each) of a ring.
     pub(super) const MAX: usize = (1 << INDEX_BITS) - 1;
 
-    /// Converts the number of slots of a ring, `length`, to a [`Lap`]: the same number in the form
-    /// in which it is compared with positions. `length` must be at least 1.
+    /// Creates a [`Lap`] from the number of slots of a ring, `length`. A `Lap` is this number in
+    /// the form in which it is compared with positions. `length` must be at least 1.
     pub(super) fn of(length: usize) -> Self {
         debug_assert!((1..=Self::MAX).contains(&length));
         Self((length - 1) as u64 * Position::STEP)

@@ -34,7 +34,7 @@ impl<T: Copy> Slot<T> {
         self.turn.store(turn, Ordering::Release);
     }
 
-    /// Writes `entry` to the memory of the slot.
+    /// Writes `entry` to the memory of this ring slot.
     ///
     /// # Safety
     /// No other thread may use the slot's entry. One of two conditions must hold:
@@ -50,7 +50,7 @@ impl<T: Copy> Slot<T> {
             .with_mut(|place| unsafe { (*place).write(entry) });
     }
 
-    /// Calls `look` with the entry in the slot, and returns the result of `look`.
+    /// Calls `look` with the entry in this ring slot, and returns the result of `look`.
     ///
     /// # Safety
     /// The slot must contain an entry, and no thread may write to the slot while the reference is
@@ -103,9 +103,9 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Returns the slots that the ring uses at present. The ring may grow at any time, so a caller
-    /// that needs the slot of the head or the tail must read the head or the tail before this call.
-    /// The slots then include it.
+    /// Returns the slots that the ring uses at present. The ring may grow at any time. So a caller
+    /// that needs the slot of the head or the tail must read the head or the tail before this call;
+    /// the returned slots then include this slot.
     #[inline]
     pub(super) fn slots(&self) -> Slots<'_, T> {
         // The lap is loaded first, so there are at least as many slots as the lap has.
@@ -158,7 +158,7 @@ impl<T> Drop for Table<T> {
     }
 }
 
-/// Slots of a ring, as they were when [`Table::slots`] was called. If the ring then grows, these
+/// Slots of a ring at the time when [`Table::slots`] was called. If the ring then grows, these
 /// slots stay allocated until the ring is dropped.
 pub(super) struct Slots<'a, T> {
     first: *const Slot<T>,
@@ -167,9 +167,9 @@ pub(super) struct Slots<'a, T> {
 }
 
 impl<'a, T> Slots<'a, T> {
-    /// Returns the slot at the position `place`. To be a valid index, `place` must be the head or
-    /// the tail of the ring, read before [`Table::slots`] was called, or a position computed from
-    /// these with the number of slots in [`Slots::lap`].
+    /// Returns the slot at the position `place`. A valid `place` is the head or the tail of the
+    /// ring, read before [`Table::slots`] was called, or a position that was computed from these
+    /// with the number of slots in [`Slots::lap`].
     #[inline]
     pub(super) fn of(&self, place: Position) -> &'a Slot<T> {
         // SAFETY: the index of such a position is below the length of a present or earlier lap.

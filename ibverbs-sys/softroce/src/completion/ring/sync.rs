@@ -10,8 +10,8 @@ pub(super) use loom::{
     sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering},
 };
 
-/// A cell with the interface of loom's `UnsafeCell`, for builds without loom. Loom tracks how long
-/// a pointer into the cell is used; this cell only provides the pointer, at no cost.
+/// A cell with the interface of loom's `UnsafeCell`, for builds without loom. Loom's cell tracks
+/// how long a pointer into the cell is used; this cell only provides the pointer, at no cost.
 #[cfg(not(all(test, loom)))]
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -33,8 +33,9 @@ impl<T> UnsafeCell<T> {
 }
 
 /// Pauses this thread briefly while it waits for another thread, which may not be scheduled.
-/// `attempt` is the number of earlier pauses in the same wait, and is incremented: the thread spins
-/// at first, yields the processor later, and finally sleeps.
+/// `attempt` is the number of earlier pauses in the same wait, and this function increments it. In
+/// the first pauses the thread spins, in later pauses it yields the processor, and finally it
+/// sleeps.
 #[cold]
 pub(super) fn relax(attempt: &mut u32) {
     #[cfg(not(all(test, loom)))]

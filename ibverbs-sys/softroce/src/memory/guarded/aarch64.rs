@@ -72,9 +72,9 @@ copy! {
     copy_1, "ldrb {value:w}, [{from}]", "strb {value:w}, [{to}]", "stlrb {value:w}, [{to}]"
 }
 
-/// Copies the words at the address `from` to the address `to` in ascending order, each by a single
-/// access where it is aligned. Returns `false` if some bytes cannot be accessed; some of the words
-/// may then have been copied.
+/// Copies the words at the address `from` to the address `to` in ascending order. An aligned word
+/// is copied by a single access. Returns `false` if some bytes cannot be accessed; some of the
+/// words may then have been copied.
 ///
 /// # Safety
 /// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to
@@ -166,8 +166,8 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     Ok(before)
 }
 
-/// Returns access to the program counter with which the interrupted thread continues after a signal
-/// handler.
+/// Returns access to the saved program counter of the interrupted thread, at which the thread
+/// continues after a signal handler.
 ///
 /// # Safety
 /// `context` must be the third argument of the signal's handler, and must stay valid while the

@@ -14,14 +14,15 @@ use libc::{c_int, c_void, siginfo_t};
 use super::processor::instruction;
 use super::table;
 
-/// Actions for SIGSEGV and SIGBUS that the process had before the handler was installed.
+/// Signal actions (`sigaction`) for SIGSEGV and SIGBUS that the process had before this library
+/// installed its handler.
 static PREVIOUS_ACTIONS: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
 
-/// Signals that the handler handles, in the order of [`PREVIOUS_ACTIONS`].
+/// Signals for which this library installs its handler, in the order of [`PREVIOUS_ACTIONS`].
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Installs a handler of SIGSEGV and SIGBUS. With the handler, a guarded access of this library to
-/// registered memory that is not mapped returns an error instead of ending the program. Only the
+/// Installs a handler of SIGSEGV and SIGBUS. With the handler, an access of this library to
+/// registered memory that is not mapped returns an error and does not end the program. Only the
 /// first call has an effect.
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
@@ -78,8 +79,8 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     unsafe { call_previous(before, is_fault, signal, info, context) };
 }
 
-/// Performs the action that the process had for the signal before this handler was installed.
-/// `before` is this action. `is_fault` is set if the signal reports a fault.
+/// Performs `before`, the action that the process had for the signal before this handler was
+/// installed. `is_fault` is set if the signal reports a fault.
 ///
 /// # Safety
 /// `signal`, `info` and `context` must be the arguments of a signal handler, and `before` the

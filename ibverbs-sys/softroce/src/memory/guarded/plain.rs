@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use super::Missing;
 
 /// Does nothing: with this implementation, an access to unmapped memory ends the program. The
-/// implementations for x86-64 and ARM64 install a signal handler instead, by which such an access
-/// returns an error.
+/// implementations for x86-64 and ARM64 install a signal handler, and such an access then returns
+/// an error.
 pub(crate) fn install() {}
 
 /// Defines a function that copies a fixed number of bytes (1, 2, 4 or 8) from `from` to `to`.
@@ -69,9 +69,9 @@ copy! {
     copy_1, AtomicU8, u8
 }
 
-/// Copies eight-byte words in ascending order, each by a single load and a single store where it is
-/// aligned. Always returns `true`, unlike the variants for other processors: an access to unmapped
-/// memory ends the program.
+/// Copies eight-byte words in ascending order. An aligned word is copied by a single load and a
+/// single store. Always returns `true`, unlike the variants for other processors: an access to
+/// unmapped memory ends the program.
 ///
 /// # Safety
 /// `length` must be a multiple of eight. The bytes of both ranges must be mapped, and those at `to`
@@ -84,7 +84,7 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
 }
 
 /// Atomically replaces the eight bytes at `address` by `swap` if they equal `compare`. Returns the
-/// previous value, and never an error: an access to unmapped memory ends the program.
+/// previous value. Never returns an error: an access to unmapped memory ends the program.
 ///
 /// # Safety
 /// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure
@@ -97,8 +97,8 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before.unwrap_or_else(|before| before))
 }
 
-/// Atomically adds `add` to the eight-byte integer at `address`. Returns the previous value, and
-/// never an error: an access to unmapped memory ends the program.
+/// Atomically adds `add` to the eight-byte integer at `address`. Returns the previous value. Never
+/// returns an error: an access to unmapped memory ends the program.
 ///
 /// # Safety
 /// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure

@@ -6,8 +6,9 @@
 //! Each field of an entry is the distance from the field to an address, so the table needs no
 //! relocation when the program is loaded.
 
-/// An entry of the table of instructions that may fault. Contains a range of instructions, from
-/// `start` to before `end`, and the address at which a thread continues after a fault in the range.
+/// An entry of the table of instructions that may fault. The entry contains a range of
+/// instructions, from `start` to before `end`, and the address at which a thread continues after a
+/// fault in the range.
 #[derive(Debug)]
 #[repr(C)]
 struct Entry {
@@ -16,8 +17,8 @@ struct Entry {
     recovery: Distance,
 }
 
-/// Address of an instruction in the table of instructions that may fault. Stored as the distance in
-/// bytes from this field to the instruction, so that the table needs no relocation.
+/// Address of an instruction in the table of instructions that may fault. The address is stored as
+/// the distance in bytes from this field to the instruction, so that the table needs no relocation.
 #[derive(Debug)]
 #[repr(transparent)]
 struct Distance(i32);
@@ -67,7 +68,7 @@ unsafe extern "C" {
 }
 
 /// Returns the address at which a thread continues after a fault of the instruction at `address`.
-/// Returns `None` if the instruction is not one that may fault.
+/// Returns `None` if the table of instructions that may fault does not contain this instruction.
 pub(super) fn recovery(address: usize) -> Option<usize> {
     let (start, end) = (&raw const START, &raw const END);
     let count = (end.addr() - start.addr()) / size_of::<Entry>();

@@ -64,14 +64,14 @@ copy! {
     copy_1, "movzx {value:e}, byte ptr [{from}]", "mov byte ptr [{to}], {value:l}"
 }
 
-/// Minimum length in bytes of copies for which the processor's string instruction is faster than a
-/// loop.
+/// Minimum length in bytes of copies that use the processor's string instruction. For shorter
+/// copies, a loop is faster.
 pub(crate) const MANY: usize = 512;
 
-/// Copies words, each by a single access where it is aligned. Returns `false` if some bytes cannot
-/// be accessed; some of the words may then have been copied.
+/// Copies words of eight bytes. An aligned word is copied by a single access. Returns `false` if
+/// some bytes cannot be accessed; some of the words may then have been copied.
 ///
-/// Fewer than [`MANY`] bytes are copied in ascending order. The bytes of other copies may become
+/// Fewer than [`MANY`] bytes are copied in ascending order. The bytes of longer copies may become
 /// visible in any order. In both cases, all bytes become visible before later stores of this
 /// thread: stores do not overtake the stores of an earlier string operation (Intel SDM volume 3,
 /// "Fast-String Operation and Out-of-Order Stores").
@@ -188,8 +188,8 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     Ok(before)
 }
 
-/// Returns access to the instruction pointer with which the interrupted thread continues after a
-/// signal handler.
+/// Returns access to the saved instruction pointer of the interrupted thread, at which the thread
+/// continues after a signal handler.
 ///
 /// # Safety
 /// `context` must be the third argument of the signal's handler, and must stay valid while the

@@ -105,8 +105,8 @@ impl Batch {
         self.bursts.clear();
     }
 
-    /// Returns the socket, destination and header fields of the first packet, or `None` if there
-    /// are fewer than two packets, which cannot form a burst.
+    /// Returns the socket, destination and header fields of the first packet. Returns `None` if
+    /// there are fewer than two packets, which cannot form a burst.
     pub(in crate::net) fn first_of_several(&self) -> Option<&SendParameters> {
         let first = self.sealed.first().filter(|_| self.packets > 1);
         first.map(|first| &first.parameters)
@@ -219,13 +219,13 @@ impl<'a> PooledBatch<'a> {
     }
 
     /// Removes and returns the packet buffers ([`Batch`]) of this outbox. Returns `None` if the
-    /// outbox has no buffers: they are taken when a packet is added.
+    /// outbox has no buffers. The buffers are taken from the pool when a packet is added.
     pub(super) fn take(&mut self) -> Option<Box<Batch>> {
         self.batch.take()
     }
 
-    /// Returns the packet buffers ([`Batch`]) of this outbox, or `None` if the outbox has no
-    /// buffers: they are taken when a packet is added.
+    /// Returns the packet buffers ([`Batch`]) of this outbox. Returns `None` if the outbox has no
+    /// buffers. The buffers are taken from the pool when a packet is added.
     pub(super) fn opened(&mut self) -> Option<&mut Batch> {
         self.batch.as_deref_mut()
     }

@@ -118,8 +118,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sets whether this outbox defers wakeups of peer processes that share memory: `is_quiet` is
-    /// `true` to defer them. The caller must ensure that the peers are woken later.
+    /// Sets whether this outbox defers wakeups of peer processes that share memory. `is_quiet` is
+    /// `true` to defer wakeups. The caller must then ensure that the peers are woken later.
     pub(crate) fn deferring_wakeups(mut self, is_quiet: bool) -> Self {
         self.is_quiet = is_quiet;
         self
@@ -140,12 +140,13 @@ impl<'a> Outbox<'a> {
     }
 
     /// Adds one packet to this outbox. `write` appends the packet to the buffer, without the IP and
-    /// UDP headers and the checksum, and returns its path. Returns `true` if a packet was written.
-    /// If it cannot be sent on its path, it is discarded and counted, and the transport handles it
-    /// like a lost packet.
+    /// UDP headers and the checksum, and returns the path of the packet. Returns `true` if a packet
+    /// was written. If the packet cannot be sent on its path, the packet is discarded and counted,
+    /// and the transport handles it like a lost packet.
     ///
-    /// Returns `false` if there is no packet, because `write` has returned `None`, or if the packet
-    /// must go through shared memory that has no free space; then `write` is not called.
+    /// Returns `false` if `write` has returned `None`, because there is no packet. Also returns
+    /// `false`, without calling `write`, if packets must go through shared memory that has no free
+    /// space.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
         let shared = self.shared.as_ref();
         if shared.is_some_and(|shared| !shared.link.may_send(shared.queue_pair)) {
@@ -178,12 +179,15 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Adds the packets of `run`, or the first of them: consecutive packets of equal size of a
-    /// message. Calls `write` with the number of packets and a buffer, which has a part of equal
-    /// length for each packet. `write` must write each packet, without the IP and UDP headers and
-    /// the checksum, to the beginning of its part. Returns `false`, and adds nothing, if `write`
-    /// fails or if the packets cannot be sent together, for example because they go through shared
-    /// memory. The caller must then add each packet separately.
+    /// Adds the packets of `run` to this outbox, or only the first packets of `run`. The packets of
+    /// a run are consecutive, have equal size, and belong to one message. Calls `write` with the
+    /// number of packets and a buffer, which has a part of equal length for each packet. `write`
+    /// must write each packet, without the IP and UDP headers and the checksum, to the beginning of
+    /// its part.
+    ///
+    /// Returns `false`, and adds nothing, if `write` fails or if the packets cannot be sent
+    /// together, for example because they go through shared memory. The caller must then add each
+    /// packet separately.
     pub(crate) fn push_run(
         &mut self,
         run: &Run,
@@ -239,7 +243,8 @@ impl<'a> Outbox<'a> {
     }
 
     /// Flips a bit of a packet in this outbox, so that a test can check that the receiver drops the
-    /// packet. `byte` is the index of the byte in the buffer for consecutive packets of equal size.
+    /// packet. `byte` is the index of the byte in the buffer for runs (consecutive packets of equal
+    /// size).
     #[cfg(test)]
     pub(super) fn damage(&mut self, byte: usize) {
         self.batch.runs[byte] ^= 1;
@@ -301,8 +306,8 @@ impl<'a> Outbox<'a> {
     }
 
     /// Makes this outbox send the datagrams that are added from now on through memory that is
-    /// shared with their receivers, if there is such memory and it has free space. Other datagrams
-    /// are sent by a socket.
+    /// shared with their receivers. A datagram is sent by a socket instead if no memory is shared
+    /// with its receiver, or if the memory has no free space.
     pub(crate) fn share_datagrams(&mut self) {
         self.datagrams.get_or_insert_default();
     }
@@ -313,8 +318,8 @@ impl<'a> Outbox<'a> {
         std::mem::take(&mut self.shares)
     }
 
-    /// Removes and returns the address of a process to which datagrams were sent by a socket
-    /// because no memory is shared with the process yet. The caller can then request shared memory
+    /// Removes and returns the address of a process with which no memory is shared yet, and to
+    /// which datagrams were therefore sent by a socket. The caller can then request shared memory
     /// for later datagrams. Returns `None` if there is no such process.
     pub(crate) fn take_unlinked_peer(&mut self) -> Option<SocketAddr> {
         self.datagrams.as_mut()?.unknown.take()
@@ -360,9 +365,9 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sends the packet that begins at offset `begin` of the outbox's packet buffer through the
-    /// shared memory that [`use_link`](Self::use_link) has set. Returns `None`, and sends nothing,
-    /// if no shared memory was set or the peer process has ended.
+    /// Sends the packet that begins at offset `begin` of the packet buffer through shared memory.
+    /// [`use_link`](Self::use_link) must have set the shared memory before. Returns `None`, and
+    /// sends nothing, if no shared memory was set or the peer process has ended.
     fn send_shared(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
         let written = self.batch.bytes.get(begin..)?;
@@ -453,8 +458,8 @@ impl<'a> Outbox<'a> {
     }
 
     /// Applies injected faults to the packet `sealed`, whose bytes are the last in the packet
-    /// buffer. Then adds the packet to the packets that are to be sent, unless the faults drop it
-    /// or hold it back.
+    /// buffer. Then adds the packet to the packets that are to be sent. A fault may also drop the
+    /// packet or hold it back.
     fn commit(&mut self, sealed: Encoded) {
         let network = self.network;
         let Some(packet_faults) = network.faults.packet_faults(sealed.transport.len()) else {

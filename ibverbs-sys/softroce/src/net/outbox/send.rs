@@ -18,9 +18,9 @@ use crate::net::route::Batching;
 use crate::net::socket::{Burst, Socket};
 use crate::proto::Counter;
 
-/// Maximum number of attempts to pass packets to the kernel while it has no buffer space. The
-/// thread yields the processor after each attempt, and finally discards the packets, as if the
-/// network had lost them.
+/// Maximum number of attempts to pass packets to a kernel that has no buffer space. The thread
+/// yields the processor after each attempt. After the last attempt, the packets are discarded, as
+/// if the network had lost them.
 const MAX_ATTEMPTS: u32 = 16;
 
 /// Minimum length in bytes at which even a single datagram is sent by the kernel's burst interface
@@ -28,9 +28,8 @@ const MAX_ATTEMPTS: u32 = 16;
 /// power of two in size. More long packets thus fit into the receiver's socket buffer.
 const MIN_PAGED_LENGTH: usize = 512;
 
-/// Returns whether the kernel stores packets with the path MTU `mtu` in pages, if the socket
-/// supports bursts: whether such a packet is long enough to be passed to the kernel like a burst
-/// ([`MIN_PAGED_LENGTH`]).
+/// Returns whether the kernel stores packets with the path MTU `mtu` in memory pages, if the socket
+/// supports bursts. Such a packet has at least [`MIN_PAGED_LENGTH`] bytes.
 pub(in crate::net) fn uses_pages(mtu: usize) -> bool {
     mtu >= MIN_PAGED_LENGTH
 }
@@ -118,9 +117,9 @@ impl Network {
     }
 
     /// Returns the number of packets that can be sent next as one burst (message that the kernel
-    /// splits into datagrams): consecutive packets of the same destination, header fields and
-    /// length; only the last may be shorter. `sealed` has the encoded packets in the order of
-    /// sending; the first `packet` of them belong to an earlier burst.
+    /// splits into datagrams). These are consecutive packets with the same destination, header
+    /// fields and length; only the last may be shorter. `sealed` has the encoded packets in the
+    /// order of sending. The first `packet` packets of `sealed` belong to earlier bursts.
     pub(super) fn burst(&self, sealed: &[Encoded], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;
@@ -218,7 +217,7 @@ impl Network {
     }
 }
 
-/// Returns whether an error means that the kernel lacks buffer space, so that it may soon accept
+/// Returns whether an error means that the kernel lacks buffer space. The kernel may soon accept
 /// the same datagram.
 fn is_temporary(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)

@@ -77,7 +77,7 @@ impl Filter {
     }
 
     /// Adds instructions to the packet filter that drop each packet that was not sent by a softroce
-    /// device. For the other packets, they load the packet's opcode into the accumulator (the
+    /// device. For any other packet, the instructions load the opcode into the accumulator (the
     /// register that the filter compares). `base` is the first port of the devices' port range.
     fn load_opcode_of_device(&mut self, base: u16) {
         let mut prefix = [0; 6];
@@ -194,8 +194,8 @@ impl Filter {
     }
 
     /// Adds an instruction to the packet filter (BPF program) that stores the loaded value (the
-    /// accumulator), so that [`unless_stored`](Self::unless_stored) can compare a later value with
-    /// it.
+    /// accumulator). [`unless_stored`](Self::unless_stored) can then compare a later value with the
+    /// stored value.
     fn store(&mut self) {
         self.push(BPF_ST, 0);
     }
@@ -232,7 +232,7 @@ impl Filter {
     }
 }
 
-/// A jump instruction of a packet filter whose target is not set yet.
+/// A jump instruction in a packet filter (BPF program). The target of the jump is not set yet.
 #[derive(Clone, Copy)]
 struct Jump {
     from: usize,

@@ -34,8 +34,8 @@ pub(crate) struct HostAddress {
 
 impl Interface {
     /// Returns the network interface that has the IP address `address`, or `None` if no interface
-    /// has it. All addresses in 127/8 belong to the interface of 127.0.0.1, the only address in
-    /// 127/8 that the kernel lists.
+    /// has the address. The kernel lists only one address in 127/8, which is 127.0.0.1. All
+    /// addresses in 127/8 belong to the interface of 127.0.0.1.
     pub(crate) fn of(address: IpAddr) -> Option<Self> {
         Self::find(&HostAddress::list(), address)
     }

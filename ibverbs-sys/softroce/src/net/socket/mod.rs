@@ -54,8 +54,8 @@ const SEND_BUFFER_SIZE: usize = 1 << 20;
 const DEFAULT_HOP_LIMIT: u32 = 64;
 
 /// A bound, unconnected UDP socket. The IPv4 packets of the socket have identification 0 and are
-/// not fragmented, as the ICRC of sent packets assumes. Linux does so if path MTU discovery is
-/// enabled and the socket is not connected.
+/// not fragmented, as the ICRC of sent packets assumes. Linux sends such packets if path MTU
+/// discovery is enabled and the socket is not connected.
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: Descriptor,
@@ -65,8 +65,8 @@ pub(crate) struct Socket {
     sends_bursts: AtomicBool,
 }
 
-/// A bound UDP address, which no other socket can use. Becomes a [`Socket`] when packets are to be
-/// sent and received. Until then, the receive buffer has the default size of the system.
+/// A bound UDP address, which no other socket can use. A [`Socket`] is made of it when packets are
+/// to be sent and received. Until then, the receive buffer has the default size of the system.
 #[derive(Debug)]
 pub(crate) struct BoundAddress(Descriptor);
 
@@ -151,10 +151,10 @@ impl BoundAddress {
 }
 
 impl Socket {
-    /// Creates a UDP socket that receives the datagrams of the multicast group `group` on the
-    /// network interface that has the address `interface`. Other processes may join the group, too;
-    /// each gets every datagram. `receive_buffer` is the requested size of the receive buffer in
-    /// bytes.
+    /// Creates a UDP socket that receives the datagrams of the multicast group `group` on one
+    /// network interface. `interface` is an address of this interface. Other processes may join the
+    /// group, too; each process gets every datagram. `receive_buffer` is the requested size of the
+    /// receive buffer in bytes.
     pub(crate) fn join(
         group: SocketAddr,
         interface: IpAddr,
@@ -248,9 +248,10 @@ impl Socket {
     }
 
     /// Installs a packet filter in the kernel, if this is an IPv4 socket. The filter drops packets
-    /// of programs on this host (127.0.0.0/8) that are not softroce devices, which have ports from
-    /// `base` on. The filter also drops packets of connections from devices of this host that are
-    /// not in `peers`, unless `peers` is longer than [`filter::MAX_PEERS`].
+    /// of programs on this host (127.0.0.0/8) that are not softroce devices. Softroce devices have
+    /// ports from `base` on. The filter also drops packets of connections from devices of this host
+    /// that are not in `peers`. If `peers` is longer than [`filter::MAX_PEERS`], packets of
+    /// connections are not dropped.
     pub(crate) fn install_filter(&self, base: u16, peers: &[SocketAddrV4]) {
         if !self.local.is_ipv4() {
             return;
@@ -352,8 +353,8 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives available messages into the buffers of `ring` without blocking: at most as many as
-    /// the ring has buffers, or one if `is_single` is set. Returns the number of messages.
+    /// Receives available messages into the buffers of `ring` without blocking, and returns their
+    /// number. The maximum number is the number of buffers, or 1 if `is_single` is set.
     pub(crate) fn receive(&self, ring: &mut Ring, is_single: bool) -> io::Result<usize> {
         let (headers, count) = ring.prepare(is_single);
         let received = if count == 1 {

@@ -2,19 +2,21 @@ use std::time::Duration;
 
 use super::pipe::Pipe;
 
-/// Congestion control by round trip times. Determines the window (limit on packets in flight), so
-/// that senders whose packets wait in one queue of the network share a link, and lose few packets.
+/// Congestion control by round trip times: determines the window (limit on packets in flight). The
+/// packets of several senders may wait in one queue of the network. The senders then share the
+/// link, and lose few packets.
 ///
 /// The capacity of the queue is unknown until the queue overflows, which causes a loss. The round
-/// trip time at that moment belongs to a full queue. From then on, unless the queue is almost
-/// empty, the window grows in each round trip by an amount that does not depend on its size, and
-/// shrinks by a fraction of its size, more if the queue is fuller. A large window thus shrinks by
-/// more packets than a small one, so the windows of the senders approach each other.
+/// trip time at that moment belongs to a full queue. From then on, the window changes in each round
+/// trip, unless the queue is almost empty. The window grows by an amount that does not depend on
+/// its size, and shrinks by a fraction of its size. The fraction is larger if the queue is fuller.
+/// A large window thus shrinks by more packets than a small window, so the windows of the senders
+/// approach each other.
 ///
 /// The assumed round trip time of a full queue is increased slowly, so that the queue overflows
-/// again at some time. This corrects wrong measurements: all senders then halve their windows, and
-/// measure shorter round trip times, which a sender that began while packets waited in the queue
-/// may not know.
+/// again at some time. All senders then halve their windows, and measure shorter round trip times.
+/// This corrects wrong measurements: a sender that began while packets waited in the queue may not
+/// have measured the shortest time before.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Congestion {
     /// The last two measured round trip times in nanoseconds, the later one last.
@@ -62,8 +64,8 @@ const GROWTH_TIME: u64 = 2048;
 
 impl Congestion {
     /// Records the measured round trip time `time`. Also raises the estimated round trip time of a
-    /// full queue in the network: slightly, so that an estimate that is too short does not remain,
-    /// and to at least the shorter one of the last two measured times.
+    /// full queue in the network: slightly with each call, and to at least the shorter one of the
+    /// last two measured times. An estimate that is too short thus does not remain.
     pub(super) fn measured(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.times = match self.times {
@@ -74,12 +76,14 @@ impl Congestion {
         self.full = (self.full).map(|full| full.saturating_add(full / GROWTH_TIME).max(standing));
     }
 
-    /// Records a loss of packets. Returns `true` if a full queue in the network is the likely
-    /// reason: the longer one of the last two round trip times exceeds the shortest time, which
-    /// `pipe` has recorded, by at least an eighth, and by at least half of the excess that a full
-    /// queue caused before. If so, also updates the round trip time of a full queue. The estimate
-    /// of this time becomes too long if no queue overflows for a long time. Its excess therefore
-    /// counts with at most twice the excess at the last overflow.
+    /// Records a loss of packets, and returns whether a full queue in the network is the likely
+    /// reason. If so, also updates the round trip time of a full queue.
+    ///
+    /// The excess of a round trip time is its difference from the shortest time, which `pipe` has
+    /// recorded. A full queue is the likely reason if the longer one of the last two times has an
+    /// excess of at least an eighth of the shortest time, and at least half of the excess of a full
+    /// queue. The recorded time of a full queue becomes too long if no queue overflows for a long
+    /// time. So the excess of a full queue counts as at most twice the excess at the last overflow.
     pub(super) fn handle_loss(&mut self, pipe: &Pipe) -> bool {
         let [one, last] = self.times;
         let time = one.max(last);
@@ -138,8 +142,8 @@ impl Congestion {
     }
 
     /// Returns an estimate of the present round trip time in nanoseconds: the shorter one of the
-    /// last two measured times. A single long time is ignored, because the peer's process may only
-    /// have been scheduled late.
+    /// last two measured times. A single long time is ignored: the reason may only be that the
+    /// peer's process was scheduled late.
     fn standing(&self) -> u64 {
         self.times[0].min(self.times[1])
     }

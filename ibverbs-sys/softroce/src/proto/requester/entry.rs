@@ -69,8 +69,8 @@ impl Entry {
         )
     }
 
-    /// Returns whether the request awaits an empty response (a read response packet without data),
-    /// because the request is an atomic write or a flush.
+    /// Returns whether the request awaits an empty response (a read response packet without data).
+    /// This is so for an atomic write and a flush.
     pub(super) fn awaits_empty(&self) -> bool {
         matches!(
             self.request.operation,
@@ -78,14 +78,14 @@ impl Entry {
         )
     }
 
-    /// Returns whether the request completes only with a response of its own, because it is a read,
-    /// an atomic, an atomic write or a flush.
+    /// Returns whether the request completes only with a response of its own. This is so for a
+    /// read, an atomic, an atomic write and a flush.
     pub(super) fn awaits_data(&self) -> bool {
         self.is_read() || self.is_atomic() || self.awaits_empty()
     }
 
-    /// Returns the number of sequence numbers that one packet of the request uses: the number of
-    /// response packets for a read request packet, otherwise 1. `packet` is the index of the first
+    /// Returns the number of sequence numbers that one packet of the request uses: 1, or the number
+    /// of response packets for a read request packet. `packet` is the index of the packet's first
     /// number within the request, which has `packets` numbers. A read request packet requests the
     /// response packets up to the next multiple of `run`.
     pub(super) fn covers(&self, packet: u32, packets: u32, run: u32) -> u32 {
@@ -96,14 +96,14 @@ impl Entry {
         }
     }
 
-    /// Starts the request: executes a local operation immediately, and otherwise checks the request
-    /// and assigns sequence numbers from `next` on. Afterwards, `progress` contains the result: an
+    /// Starts the request: executes a local operation immediately; otherwise checks the request,
+    /// and assigns sequence numbers from `next` on. Afterwards, `progress` contains the result. An
     /// invalid request has [failed](Progress::Failed), and a datagram that is longer than a packet
     /// is [done](Progress::Done).
     ///
     /// # Errors
-    /// If other processes still use the memory key that the request replaces or invalidates: the
-    /// delay after which the caller must call `start` again. The request is then still
+    /// Returns the delay after which the caller must call `start` again, if other processes still
+    /// use the memory key that the request replaces or invalidates. The request is then still
     /// [waiting](Progress::Waiting).
     #[inline]
     pub(super) fn start(
@@ -162,7 +162,7 @@ impl Entry {
     /// transport service of the queue pair supports the operation, and checks the length.
     ///
     /// # Errors
-    /// The status of the completion, if a check fails.
+    /// Returns the status with which the request must complete, if a check fails.
     #[inline]
     fn check(&self, endpoint: &Endpoint) -> Result<u32, CompletionStatus> {
         use SendOperation as O;

@@ -39,8 +39,8 @@ struct Question {
 }
 
 /// Average interval between packets to a peer that sends no receipts (confirmations of received
-/// packets). No response of such a peer limits the number of packets in flight, so only this
-/// interval keeps the packets from overflowing its socket buffer.
+/// packets). No response of such a peer limits the number of packets in flight. Only this interval
+/// keeps the packets from overflowing the socket buffer of the peer.
 const PACKET_INTERVAL: Duration = Duration::from_micros(2);
 
 /// Maximum time to wait for a receipt (confirmation of received packets) before more packets are
@@ -58,9 +58,9 @@ const MAX_MISSING_RECEIPTS: u32 = 3;
 /// below half of all sequence numbers, so that the order of two numbers is never ambiguous.
 const MAX_DISTANCE: i32 = 1 << 20;
 
-/// Number of full windows (each the maximum number of packets in flight) between receipt requests
-/// to a peer that seems to send no receipts (confirmations of received packets). If the peer
-/// answers a request, receipts are used again.
+/// Number of full windows between receipt requests to a peer that seems to send no receipts
+/// (confirmations of received packets). A full window is the maximum number of packets in flight.
+/// If the peer answers a request, receipts are used again.
 const WINDOWS_BEFORE_RETRY: u32 = 16;
 
 impl Flow {
@@ -111,8 +111,10 @@ impl Flow {
 
     /// Records that the packet `sequence` was sent to the queue pair `destination`; `ends` is set
     /// for the last packet of a message. After half of `window` (the limit on packets in flight),
-    /// schedules a request to the peer to confirm the packets, so that the confirmation arrives
-    /// before the window is full. Also schedules this request at the end of a message after
+    /// schedules a request to the peer to confirm the packets. The confirmation then arrives before
+    /// the window is full.
+    ///
+    /// Also schedules this request at the end of a message after
     /// [`request_soon`](Self::request_soon). A peer that does not answer such requests gets them
     /// more rarely, and a multicast group gets none.
     pub(super) fn sent(
@@ -142,8 +144,8 @@ impl Flow {
         }
     }
 
-    /// Records that the sequence number `sequence` was used without a packet, so that no receipt
-    /// (confirmation of received packets) is expected for it.
+    /// Records that the sequence number `sequence` was used without a packet. No receipt
+    /// (confirmation of received packets) is expected for this number.
     pub(super) fn skipped(&mut self, sequence: Sequence) {
         if self.taken == self.next {
             self.confirm_before(sequence.next());
@@ -151,9 +153,9 @@ impl Flow {
         self.next = sequence.next();
     }
 
-    /// Records that messages without packets were put into the peer's ring (queue in shared
-    /// memory), and that these messages use the sequence numbers before `end`. No receipt
-    /// (confirmation by the peer) is requested for them before the next packet is sent.
+    /// Records that messages with the sequence numbers before `end` were put into the peer's ring
+    /// (queue in shared memory), without packets. No receipt (confirmation by the peer) is
+    /// requested for these messages before the next packet is sent.
     pub(super) fn sent_without_packets(&mut self, end: Sequence) {
         self.next = end;
         // Without this limit, the distance between the two numbers could exceed half of all
@@ -178,14 +180,16 @@ impl Flow {
         self.taken == self.next
     }
 
-    /// Returns whether packets may still be in flight to the peer: the receipt (confirmation by the
-    /// peer) for the newest packet has not arrived, and the wait for it has not ended.
+    /// Returns whether packets may still be in flight to the peer. This is so until the receipt
+    /// (confirmation by the peer) for the newest packet has arrived, or the wait for this receipt
+    /// has ended.
     pub(super) fn has_packets_in_flight(&self) -> bool {
         self.packets_end.is_some()
     }
 
-    /// Schedules a receipt request (a packet that asks the peer to confirm received packets) after
-    /// the next message that is sent as packets, unless a receipt is already awaited.
+    /// Schedules a receipt request after the next message that is sent as packets, unless a receipt
+    /// is already awaited. A receipt request is a packet that asks the peer to confirm received
+    /// packets.
     pub(super) fn request_soon(&mut self) {
         self.requests_soon = !self.awaits_receipt();
     }
@@ -218,8 +222,8 @@ impl Flow {
         Some(question.path)
     }
 
-    /// Handles a receipt, by which the peer confirms that it has received all packets up to
-    /// `sequence`. More packets may then be sent.
+    /// Handles a receipt: the peer confirms that all packets up to `sequence` have arrived. More
+    /// packets may then be sent.
     pub(super) fn receipt(&mut self, sequence: Sequence) {
         let old = sequence.distance(self.taken) < 0;
         if old || sequence.distance(self.next) >= 0 {

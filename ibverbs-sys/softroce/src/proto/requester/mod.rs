@@ -47,12 +47,13 @@ use super::{
     Time,
 };
 
-/// Minimum number of unacknowledged packets for which a small message waits for the next
-/// acknowledgement, in order to be sent together with other messages.
+/// Minimum number of unacknowledged packets at which a small message is delayed until the next
+/// acknowledgement arrives. The message is then sent together with other messages.
 const MIN_UNACKNOWLEDGED: u32 = 16;
 
-/// Maximum number, and maximum total bytes, of small messages (with a single packet each) that wait
-/// to be sent together. The kernel does not send more at a time.
+/// Limits for delayed small messages, which are sent together: the maximum number of messages, and
+/// their maximum total length in bytes. Each message has a single packet. The kernel does not send
+/// more packets or bytes at a time.
 const MAX_WAITING: (u32, u32) = (64, 64 << 10);
 
 /// Error: the oldest request of the send queue has failed. Contains the status of its completion.
@@ -160,9 +161,10 @@ impl Requester {
     }
 
     /// Returns whether the request that was posted last may be delayed until the next
-    /// acknowledgement arrives, which is expected soon. The request is then sent together with
-    /// requests that are posted meanwhile, because sending many packets together takes the kernel
-    /// little more time than sending one. Only messages of one packet are delayed.
+    /// acknowledgement arrives. Requests that are posted until then are sent together with this
+    /// request. Sending many packets together takes the kernel little more time than sending a
+    /// single packet. Only messages of one packet are delayed, and only if an acknowledgement is
+    /// expected soon.
     pub(super) fn may_wait(&self, endpoint: &Endpoint) -> bool {
         let Some(Entry {
             request, progress, ..
@@ -244,9 +246,9 @@ impl Requester {
         self.transmit(first, packets, now, endpoint, host, out)
     }
 
-    /// Starts the request whose packet is sent next, if it has not started and need not wait.
-    /// Returns the first sequence number of the request and the length of its range of sequence
-    /// numbers, or `None` if no request can be sent now.
+    /// Starts the request whose packet is sent next, unless the request has already started or must
+    /// wait. Returns the first sequence number of the request and the length of its range of
+    /// sequence numbers. Returns `None` if no request can be sent now.
     fn select(
         &mut self,
         endpoint: &Endpoint,
@@ -282,8 +284,8 @@ impl Requester {
     }
 
     /// Returns whether the next bytes of the send queue must be copied to a peer on this host
-    /// without packets. If so, they must not be sent as packets, even if the copy has to wait until
-    /// earlier requests are acknowledged.
+    /// without packets. If so, these bytes must not be sent as packets. The copy may have to wait
+    /// until earlier requests are acknowledged.
     pub(super) fn excludes_packets(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
         next.is_some_and(|(upcoming, request)| host.excludes_packets(request, &upcoming))
@@ -367,7 +369,7 @@ impl Requester {
     }
 
     /// Returns whether a packet that is not the last of its message must request an
-    /// acknowledgement, because many packets were sent since the last request, or because the
+    /// acknowledgement. This is so if many packets were sent since the last request, or if the
     /// packet fills the window (limit on packets in flight). The packet occupies `covers` sequence
     /// numbers, after `unacknowledged` numbers without an acknowledgement.
     fn requests_ack(&self, unacknowledged: u32, covers: u32) -> bool {
@@ -432,9 +434,9 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Appends the packet `sequence` of a started request to `out` again. Returns the packet's
-    /// path, and the number of sequence numbers that it occupies: one for each response packet of a
-    /// read, otherwise 1. Returns `None` if the packet cannot be sent.
+    /// Appends the packet `sequence` of a started request to `out` again. Returns the path of the
+    /// packet and its number of sequence numbers: one for each response packet of a read, otherwise
+    /// 1. Returns `None` if the packet cannot be sent.
     fn transmit_again(
         &mut self,
         sequence: Sequence,
@@ -481,9 +483,10 @@ impl Requester {
         Cursor::at(entry + 1 + done.count())
     }
 
-    /// Returns how many sequence numbers before `next` occupy the window (limit on packets in
-    /// flight). These are the [packets in flight](Self::packets_in_flight), but at least so many
-    /// that the number of unanswered packets cannot exceed the window's maximum size.
+    /// Returns the number of sequence numbers before `next` that count towards the window (limit on
+    /// packets in flight). This is the number of [packets in flight](Self::packets_in_flight). The
+    /// result is greater if the number of unanswered packets could otherwise exceed the maximum
+    /// size of the window.
     #[inline]
     fn in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;
@@ -502,14 +505,14 @@ impl Requester {
     }
 
     /// Returns a count of the packets that the peer has received, in or out of order, as a sequence
-    /// number. The difference of two counts is the number of packets that arrived in between, from
-    /// which the rate of the path is measured.
+    /// number. The difference of two counts is the number of packets that arrived between the two
+    /// calls. The rate of the path is measured from this difference.
     fn delivered(&self) -> Sequence {
         self.unanswered + self.repairs.kept(self.unanswered)
     }
 
     /// Returns whether the response with the sequence number `sequence` is new and valid: the
-    /// packet with this number has been sent, and is not answered. An acknowledgement of a packet
+    /// packet with this number was sent, but is not answered yet. An acknowledgement of a packet
     /// that was never sent is a ghost acknowledgement (IBTA 9.7.5.1.3).
     fn is_new_response(&self, sequence: Sequence) -> bool {
         sequence.distance(self.unanswered) >= 0 && sequence.distance(self.sent) < 0
@@ -531,8 +534,8 @@ impl Requester {
     /// them from the queue.
     ///
     /// # Errors
-    /// The error status of the first request that is not fully answered, if this request has
-    /// failed.
+    /// Returns the error status of the first request that is not fully answered, if this request
+    /// has failed.
     fn complete_front(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         while let Some(entry) = self.queue.front() {
             match entry.progress {
@@ -634,9 +637,10 @@ impl Requester {
         }
     }
 
-    /// Lets other processes use a memory key again that was withdrawn from them, if the first
-    /// request that has not started is a binding or an invalidation of this key. Called when the
-    /// queue pair is reset or enters an error state, so that the request will not be executed.
+    /// Lets other processes use a memory key again that was withdrawn from them for the first
+    /// request that has not started. This request is a binding or an invalidation of the key. Does
+    /// nothing for any other request. Called when the queue pair is reset or enters an error state,
+    /// so that the request will not be executed.
     pub(super) fn publish_withdrawn(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));

@@ -19,7 +19,7 @@ pub(super) struct PacketPosition {
     pub(super) acknowledge: bool,
 }
 
-/// Appends a packet of the request `entry` to `out`. `place` selects the packet by its index within
+/// Appends a packet of the request `entry` to `out`. `place` is the position of the packet within
 /// the request. After an error, `out` is unchanged.
 pub(super) fn write(
     entry: &Entry,
@@ -231,8 +231,8 @@ fn write_message(
     Ok(())
 }
 
-/// Returns the operation that the opcode of a packet contains. The operation depends on the kind of
-/// the request, and on the position of the packet: `first` and `last` are set if the packet is the
+/// Returns the operation for the opcode of a packet. The operation depends on the kind of the
+/// request, and on the position of the packet. `first` and `last` are set if the packet is the
 /// first or the last of its message.
 fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
     use Operation as O;

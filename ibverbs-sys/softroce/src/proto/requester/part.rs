@@ -10,17 +10,16 @@ use crate::proto::{
     SendRequest, Sequence, Time, UnqueuedMessage, Upcoming,
 };
 
-/// Number of consecutive messages that the peer failed to copy from this process's memory, after
-/// which this side sends the bytes itself. Further attempts would probably fail, too. Memory that
-/// the peer can map and other memory have separate counts, because the peer copies from them in
-/// different ways.
+/// Number of consecutive messages that the peer fails to copy from this process's memory before
+/// this side sends the bytes itself. Further attempts would probably fail, too. Memory that the
+/// peer can map and other memory are counted separately: the peer copies from them in different
+/// ways.
 const MAX_DECLINED: u32 = 3;
 
 impl Requester {
-    /// Starts the next unsent request, unless it must wait, and returns the position of its next
-    /// unsent bytes. If at most packets can be sent now, returns [`SendProgress::PacketsOnly`]
-    /// instead. If the send queue is empty, or waits after an RNR NAK, returns
-    /// [`SendProgress::Idle`].
+    /// Starts the next unsent request, unless the request must wait. Returns the position of its
+    /// next unsent bytes. Returns [`SendProgress::PacketsOnly`] instead if only packets can be sent
+    /// now. Returns [`SendProgress::Idle`] if the send queue is empty, or waits after an RNR NAK.
     pub(in crate::proto) fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -85,15 +84,15 @@ impl Requester {
         Some((upcoming, &entry.request))
     }
 
-    /// Returns the request to which the next packet or part of a message belongs, or `None` if all
-    /// requests are sent.
+    /// Returns the request to which the next packet or part of a message belongs. Returns `None` if
+    /// all requests are sent.
     pub(in crate::proto) fn next_request(&self) -> Option<&SendRequest> {
         let entry = self.queue.get(self.cursor.entry)?;
         Some(&entry.request)
     }
 
-    /// Returns the part of the message that begins at `upcoming` and has at most `most` sequence
-    /// numbers.
+    /// Returns the part (range) of the message that begins at the position `upcoming` and has at
+    /// most `most` sequence numbers.
     pub(in crate::proto) fn part(
         &self,
         upcoming: &Upcoming,
@@ -116,8 +115,8 @@ impl Requester {
         })
     }
 
-    /// Returns whether the window allows sending `packets` more sequence numbers after
-    /// `unacknowledged` unacknowledged ones.
+    /// Returns whether the window (limit on packets in flight) permits `packets` more sequence
+    /// numbers while `unacknowledged` sequence numbers are unacknowledged.
     pub(in crate::proto) fn has_window(&self, unacknowledged: u32, packets: u32) -> bool {
         self.window.has_room(unacknowledged, packets)
     }
@@ -208,22 +207,22 @@ impl Requester {
     }
 
     /// Returns whether this side must send the bytes of all further messages from one kind of
-    /// memory, because the peer failed to copy the bytes of several such messages in a row.
-    /// `is_mappable` selects the kind: memory that the peer can map, or all other memory.
+    /// memory. This is so after the peer has failed to copy the bytes of several such messages in a
+    /// row. `is_mappable` selects the kind: memory that the peer can map, or all other memory.
     #[inline]
     pub(in crate::proto) fn is_declined(&self, is_mappable: bool) -> bool {
         self.declined[usize::from(is_mappable)] >= MAX_DECLINED
     }
 
-    /// Returns the number of sequence numbers of started requests that occupy the window (see
-    /// [`in_flight`](Self::in_flight)).
+    /// Returns the number of sequence numbers of started requests that count towards the window
+    /// (limit on packets in flight); see [`in_flight`](Self::in_flight).
     #[inline]
     pub(in crate::proto) fn all_on_the_way(&self) -> u32 {
         self.in_flight(self.next)
     }
 
-    /// Returns whether all requests of the send queue have completed, no packet must be sent, and
-    /// no receipt (confirmation by the peer of an unreliable service) is missing.
+    /// Returns whether the send queue is idle: all requests have completed, no packet must be sent,
+    /// and no receipt (confirmation by the peer of an unreliable service) is missing.
     #[inline]
     pub(in crate::proto) fn is_idle(&self) -> bool {
         self.queue.is_empty()
@@ -244,8 +243,8 @@ impl Requester {
         awaits
     }
 
-    /// Advances the send sequence number by `packets`, because messages that were never queued here
-    /// were executed directly in the peer's memory.
+    /// Advances the send sequence number by `packets`. Called after messages that were never queued
+    /// here were executed directly in the peer's memory.
     #[inline]
     pub(in crate::proto) fn skip(&mut self, packets: u32) {
         debug_assert!(self.is_idle(), "nothing is overtaken");
@@ -254,8 +253,9 @@ impl Requester {
         self.set_answered(self.next);
     }
 
-    /// Returns whether a message of `packets` sequence numbers could be sent now, before it is
-    /// posted: all earlier messages have been sent, and the window has room.
+    /// Returns whether a message of `packets` sequence numbers could be sent now. Called before the
+    /// message is posted. All earlier messages must have been sent, and the window (limit on
+    /// packets in flight) must permit the message.
     #[inline]
     pub(in crate::proto) fn may_post_sent(&self, packets: u32) -> bool {
         self.cursor.entry >= self.queue.len()
@@ -265,10 +265,11 @@ impl Requester {
             && self.window.has_room(self.in_flight(self.next), packets)
     }
 
-    /// Queues a message that was already sent with the next sequence number. `size` is its length
-    /// in bytes and its number of sequence numbers. If only a description of its bytes was sent,
-    /// `offered` is the value of [`Entry::is_mappable`], and otherwise `None`. The caller must then
-    /// set the timeout with [`arm`](Self::arm).
+    /// Adds a message that was already sent, with the next sequence number, to the send queue.
+    /// `size` is the length of the message in bytes and its number of sequence numbers. `offered`
+    /// is `None` if the bytes of the message were sent. If only a description of the bytes was
+    /// sent, `offered` is the value of [`Entry::is_mappable`]. The caller must then set the timeout
+    /// with [`arm`](Self::arm).
     #[inline(always)]
     pub(in crate::proto) fn post_sent(
         &mut self,
@@ -337,9 +338,9 @@ impl Requester {
         self.cursor.entry >= self.queue.len() && !self.has_due_packet()
     }
 
-    /// Returns whether a packet must be sent that is not the next packet of the queue: a probe
-    /// (repetition of the oldest unanswered packet), a packet that the peer has reported as
-    /// missing, or a receipt request (which asks the peer to confirm received packets).
+    /// Returns whether another packet must be sent before the next packet of the queue. This packet
+    /// is a probe (repetition of the oldest unanswered packet), a packet that the peer has reported
+    /// as missing, or a receipt request (which asks the peer to confirm received packets).
     #[inline]
     fn has_due_packet(&self) -> bool {
         self.probe.is_due() || self.repairs.next().is_some() || self.flow.has_request()
@@ -377,7 +378,7 @@ impl Requester {
     }
 
     /// Completes the oldest request of the send queue successfully, and removes it from the queue.
-    /// The next request, which must not have started, is then sent from its beginning.
+    /// The next request is then sent from its beginning. This next request must not have started.
     fn complete_first(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         if let Some(entry) = self.queue.front() {
             self.fetches -= usize::from(entry.awaits_data());

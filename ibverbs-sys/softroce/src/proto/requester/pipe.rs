@@ -25,8 +25,8 @@ struct Shortest {
     at: Time,
 }
 
-/// Minimum plausible round trip time in nanoseconds. A shorter measured time is wrong, because the
-/// clock was read too early, and is ignored.
+/// Minimum plausible round trip time in nanoseconds. A shorter measured time is wrong and is
+/// ignored: the clock was read too early.
 const MIN_ROUND_TRIP: u64 = 1_000;
 
 /// Maximum age of the shortest round trip time. The next measurement replaces an older value even
@@ -70,9 +70,9 @@ impl Pipe {
         self.capacity
     }
 
-    /// Returns the number of packets in flight with which the sender should fill the path: the
-    /// estimated capacity, or half as much more while no packet waits in a queue, because the
-    /// capacity may then be higher.
+    /// Returns the number of packets in flight with which the sender should fill the path. This is
+    /// the estimated capacity. While no packet waits in a queue, the capacity may be higher than
+    /// the estimate, so the result is half as much more.
     pub(super) fn fill(&self) -> u32 {
         let margin = if self.is_full { 0 } else { self.capacity / 2 };
         self.capacity.saturating_add(margin)

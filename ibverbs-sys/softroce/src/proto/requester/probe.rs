@@ -92,9 +92,9 @@ impl Probe {
     /// Records that all packets before `limit` are answered. `delivered` is the [count of received
     /// packets](super::Requester::delivered), and `waiting` is set if later packets are unanswered.
     ///
-    /// Returns `true` if these later packets are lost. This is so if the response to a probe
-    /// (repetition of the oldest unanswered packet) answers only the repeated packet, because the
-    /// peer would also have answered later packets that it had received.
+    /// Returns `true` if these later packets are lost. They are lost if the response to a probe
+    /// (repetition of the oldest unanswered packet) answers only the repeated packet: the peer
+    /// would also have answered later packets that had arrived.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -141,8 +141,8 @@ impl Probe {
         self.arm(now, timeout);
     }
 
-    /// Removes and returns the last round trip time that was measured since the previous call, or
-    /// `None` if none was measured.
+    /// Removes and returns the last round trip time that was measured since the previous call.
+    /// Returns `None` if no time was measured.
     pub(super) fn take_sample(&mut self) -> Option<Sample> {
         self.sample.take()
     }
@@ -180,8 +180,8 @@ impl Probe {
         self.at
     }
 
-    /// Records that a probe (repetition of the oldest unanswered packet) must be sent, if its
-    /// scheduled time has been reached at `now`.
+    /// Records that a probe (repetition of the oldest unanswered packet) must be sent, if the
+    /// scheduled time of the probe has been reached at `now`.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.at.is_some_and(|at| at <= now) {
             self.at = None;

@@ -14,12 +14,13 @@ use crate::proto::Sequence;
 /// packets in flight, and of packets that were sent again.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
-    /// Missing packets before `end`, in the order of their numbers. The peer keeps the others.
+    /// Missing packets before `end`, in ascending order. The peer has received all other packets
+    /// before `end`.
     missing: VecDeque<Missing>,
     /// Number of missing packets that must be sent again.
     waiting: u32,
-    /// Index in `missing`. All packets before this index were sent again already. Saves a search
-    /// from the start for each packet that is sent again.
+    /// Index in `missing` at which the search for a packet that must be sent again begins. All
+    /// packets before this index were already sent again.
     first_waiting: usize,
     /// Sequence number before which all packets have arrived or are missing. `None` if no packet is
     /// known to be missing.
@@ -29,17 +30,19 @@ pub(super) struct Repairs {
 #[derive(Clone, Copy, Debug)]
 struct Missing {
     sequence: Sequence,
-    /// Sequence number of the next new packet at the time when the packet was sent again. `None` if
-    /// the packet must be sent again.
+    /// Sequence number of the next new packet at the time when this packet was sent again. `None`
+    /// if this packet must still be sent again.
     resent: Option<Sequence>,
 }
 
 impl Repairs {
-    /// Records a gap report: the bits `bits`, from the highest of the first byte on, show which
-    /// packets from `base` on the peer has received. Ignores an old report, whose `base` is before
-    /// `unanswered` (the oldest unanswered packet), and the bits of packets from `sent` on, which
-    /// were never sent. Returns `true` if a packet that was sent again was lost again: a packet
-    /// that was sent later has arrived.
+    /// Records a gap report of the peer. The bits of `bits`, from the highest bit of the first byte
+    /// on, show which packets from `base` on the peer has received. Ignores an old report, whose
+    /// `base` is before the oldest unanswered packet, `unanswered`. Ignores the bits of packets
+    /// from `sent` on, which were never sent.
+    ///
+    /// Returns `true` if a packet that was sent again was lost again. This is so if the peer still
+    /// misses the packet, although a packet that was sent later has arrived.
     pub(super) fn report(
         &mut self,
         base: Sequence,
@@ -83,8 +86,8 @@ impl Repairs {
     }
 
     /// Records that all packets before `unanswered` are answered. Returns `true` if a packet that
-    /// was sent again was lost again. This shows when the peer has received a packet that was sent
-    /// after the repetition, but still misses the repeated packet.
+    /// was sent again was lost again. This is so if the peer still misses the packet, although a
+    /// packet that was sent after the repetition has arrived.
     #[inline]
     pub(super) fn progress(&mut self, unanswered: Sequence) -> bool {
         let Some(end) = self.end else {
@@ -128,22 +131,22 @@ impl Repairs {
         is_lost_again
     }
 
-    /// Forgets which packets the peer has received and which are missing. Called when all
-    /// unanswered packets are sent again, when no packet is missing any more, or when a missing
-    /// packet cannot be sent again.
+    /// Forgets which packets the peer has received and which are missing. Called in three cases:
+    /// all unanswered packets are sent again, no packet is missing any more, or a missing packet
+    /// cannot be sent again.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Returns whether a retransmission can begin with the missing packet `unanswered`, and repeat
-    /// only missing packets. This is so if the oldest unanswered packet, which has this number, is
-    /// known to be missing at the peer. Otherwise all unanswered packets are sent again.
+    /// Returns whether a retransmission can begin with the packet `unanswered` (the oldest
+    /// unanswered packet), and repeat only missing packets. This is so if that packet is known to
+    /// be missing at the peer. Otherwise all unanswered packets are sent again.
     pub(super) fn begin_with(&self, unanswered: Sequence) -> bool {
         (self.missing.front()).is_some_and(|first| first.sequence == unanswered)
     }
 
-    /// Returns the number of packets that the peer has not received, according to its gap reports,
-    /// and that must be sent again.
+    /// Returns the number of packets that must be sent again, because the gap reports of the peer
+    /// list them as missing.
     #[inline]
     pub(super) fn waiting(&self) -> u32 {
         self.waiting
@@ -170,7 +173,7 @@ impl Repairs {
     }
 
     /// Returns the sequence number of the first packet that is missing at the peer and must be sent
-    /// again, or `None` if there is no such packet.
+    /// again. Returns `None` if no packet must be sent again.
     #[inline]
     pub(super) fn next(&self) -> Option<Sequence> {
         if self.waiting == 0 {
@@ -201,8 +204,8 @@ impl Repairs {
         self.first_waiting += rest.take_while(is_resent).count();
     }
 
-    /// Schedules all missing packets to be sent once more, including packets that were sent again
-    /// already, because no response has arrived.
+    /// Schedules all missing packets to be sent again, even those that were already sent again.
+    /// Called because no response has arrived.
     pub(super) fn repeat_all(&mut self) {
         for packet in &mut self.missing {
             packet.resent = None;

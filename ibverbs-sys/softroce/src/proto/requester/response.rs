@@ -95,8 +95,8 @@ impl Requester {
         Ok(false)
     }
 
-    /// Returns the oldest sequence number before `end` whose response, the data of a read or an
-    /// atomic, has not arrived.
+    /// Returns the oldest sequence number before `end` for which data is missing: the data of a
+    /// read or an atomic has not arrived. Returns `None` if no data before `end` is missing.
     fn missing_before(&self, end: Sequence) -> Option<Sequence> {
         for entry in &self.queue {
             let first = match entry.progress {
@@ -314,8 +314,8 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Stores the result `original` of an atomic, which is the previous value in the peer's memory,
-    /// in the local memory of the request with the sequence number `sequence`.
+    /// Stores the result `original` of an atomic in the local memory of its request. The result is
+    /// the previous value in the peer's memory. `sequence` is the sequence number of the request.
     fn take_original(
         &mut self,
         original: u64,

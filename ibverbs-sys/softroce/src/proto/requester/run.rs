@@ -91,7 +91,7 @@ impl Requester {
     /// Returns the send or write whose middle packet is sent next, its first sequence number, and
     /// the length of its range of sequence numbers. Returns `None` if the next packet is the first
     /// or last of its message, or belongs to another operation. Only middle packets have equal
-    /// headers, so that several can be written together.
+    /// headers, so only middle packets can be written several at a time.
     fn message_in_progress(&self) -> Option<(&Entry, Sequence, u32)> {
         let packet = self.cursor.packet;
         let entry = self.queue.get(self.cursor.entry).filter(|_| packet > 0)?;

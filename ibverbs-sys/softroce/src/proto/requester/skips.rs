@@ -35,8 +35,9 @@ impl Skips {
         });
     }
 
-    /// Schedules the skip packet to be sent again, because the packet after it is about to be sent
-    /// again. A skip packet tells the peer to pass over sequence numbers that no packet has.
+    /// Schedules the skip packet to be sent again, because the next packet after the gap is about
+    /// to be sent again. A skip packet tells the peer to pass over a gap of sequence numbers that
+    /// no packet has.
     pub(super) fn repeat(&mut self) {
         if let Some(gap) = &mut self.gap {
             gap.told = false;
@@ -44,18 +45,18 @@ impl Skips {
     }
 
     /// Returns whether a skip packet must be sent before the packet `next`. A skip packet tells the
-    /// peer to pass over the sequence numbers before `next`, which no packet has. This is done only
-    /// if the peer has answered all earlier packets, so that `next` equals the oldest unanswered
-    /// number, `unanswered`.
+    /// peer to pass over the sequence numbers before `next`, which no packet has. The skip packet
+    /// is sent only after the peer has answered all earlier packets: `next` then equals the oldest
+    /// unanswered number, `unanswered`.
     pub(super) fn is_due(&self, next: Sequence, unanswered: Sequence) -> bool {
         let untold = |gap: &Gap| gap.end == unanswered && !gap.told && next == unanswered;
         self.gap.as_ref().is_some_and(untold)
     }
 
-    /// Appends a skip packet to `out` if it [must be sent](Self::is_due) before the packet `next`,
-    /// and returns the path to the peer, otherwise `None`. A skip packet tells the peer to pass
-    /// over a gap of sequence numbers that no packet has. Forgets the gap when the oldest
-    /// unanswered number, `unanswered`, is beyond the gap.
+    /// Appends a skip packet to `out`, and returns the path to the peer. Returns `None`, and
+    /// appends nothing, unless a skip packet [must be sent](Self::is_due) before the packet `next`.
+    /// A skip packet tells the peer to pass over a gap of sequence numbers that no packet has.
+    /// Forgets the gap when the oldest unanswered number, `unanswered`, is beyond the gap.
     pub(super) fn poll_transmit(
         &mut self,
         next: Sequence,
@@ -85,9 +86,9 @@ impl Skips {
     }
 }
 
-/// Returns the gap in the sequence numbers that a skip packet announces, as the number after the
-/// gap and the length of the gap. `header` must be the header of a skip packet. Returns `None` if
-/// it has no RETH (RDMA extended transport header).
+/// Returns the gap in the sequence numbers that a skip packet announces: the number after the gap,
+/// and the length of the gap. `header` must be the header of a skip packet. Returns `None` if the
+/// header has no RETH (RDMA extended transport header).
 pub(in crate::proto) fn skipped(header: &Header) -> Option<(Sequence, u64)> {
     let reth = header.reth.as_ref()?;
     Some((Sequence::new(header.bth.sequence), reth.address))

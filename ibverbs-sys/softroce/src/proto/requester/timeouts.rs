@@ -1,4 +1,4 @@
-//! Timeouts of the requester: how long it waits for a response before it sends packets again.
+//! Timeouts of the requester: the time to wait for a response before packets are sent again.
 
 use super::entry::Progress;
 use super::{Failed, Requester, earlier};
@@ -91,8 +91,8 @@ impl Requester {
         }
     }
 
-    /// Returns whether a response is awaited whose timeout is not set, so that [`arm`](Self::arm)
-    /// must be called.
+    /// Returns whether a response is awaited whose timeout is not set yet. If so,
+    /// [`arm`](Self::arm) must be called.
     #[inline]
     pub(in crate::proto) fn is_unarmed(&self) -> bool {
         self.answer_by == ResponseDeadline::Unset
@@ -106,8 +106,8 @@ impl Requester {
         }
     }
 
-    /// Records that the ring (queue in shared memory) from which the peer receives packets is full.
-    /// The acknowledgement timeout also limits the wait for free space.
+    /// Records that the peer's ring (queue in shared memory) is full. The peer receives packets
+    /// from this ring. The acknowledgement timeout also limits the wait for free space.
     pub(in crate::proto) fn wait_for_space(&mut self, now: Time, endpoint: &Endpoint) {
         let Some(next) = self.queue.get(self.cursor.entry) else {
             return;
@@ -147,16 +147,16 @@ impl Requester {
         ResponseDeadline::At(now + timeout * (1 << doublings))
     }
 
-    /// Records that the peer does not exist any more, so that the timeout of its responses is no
-    /// longer extended.
+    /// Records that the peer does not exist any more. The timeout of its responses is no longer
+    /// extended.
     pub(in crate::proto) fn set_peer_gone(&mut self) {
         self.is_peer_gone = true;
     }
 
-    /// Extends an expired timeout once, if this side noticed the expiry late because this process
-    /// was not scheduled. A peer on the same machine may not have been scheduled either. The
-    /// extension is as long as the delay, but at most four timeouts. Returns whether the timeout
-    /// was extended; if not, packets are sent again.
+    /// Extends an expired timeout once, if this side noticed the expiry late. This happens if this
+    /// process was not scheduled; a peer on the same machine may not have been scheduled either.
+    /// The extension is as long as the delay, but at most four timeouts. Returns whether the
+    /// timeout was extended; if not, packets are sent again.
     fn extend_late(&mut self, now: Time, endpoint: &Endpoint) -> bool {
         let (Some(at), Some(timeout)) = (self.answer_by.time(), endpoint.attributes.ack_timeout)
         else {

@@ -53,9 +53,9 @@ const MAX_RESPONSE: u32 = 32 << 10;
 const MIN_SIZE: u32 = 4;
 
 impl Window {
-    /// Creates a window (limit on packets in flight) whose size is at most `limit` packets while
-    /// the capacity of the path is unknown. If the path is measured to hold more packets, the
-    /// window can grow to at most `most` packets.
+    /// Creates a window (limit on packets in flight). While the capacity of the path is unknown,
+    /// the size of the window is at most `limit` packets. If the path is measured to hold more
+    /// packets, the window can grow to at most `most` packets.
     pub(super) fn new(limit: u32, most: u32) -> Self {
         // A larger window would come too close to half of the sequence space.
         let limit = limit.clamp(1, 1 << 20);
@@ -93,8 +93,8 @@ impl Window {
         unacknowledged == 0 || unacknowledged + covers <= self.size
     }
 
-    /// Returns the number of packets that may still be sent while `unacknowledged` packets are
-    /// unacknowledged, by the window (limit on packets in flight).
+    /// Returns the number of packets that may still be sent, within the window (limit on packets in
+    /// flight), while `unacknowledged` packets are unacknowledged.
     pub(super) fn room(&self, unacknowledged: u32) -> u32 {
         self.size.saturating_sub(unacknowledged)
     }
@@ -167,9 +167,9 @@ impl Window {
         }
     }
 
-    /// Records a loss, and halves the window (limit on packets in flight) even if the packets that
-    /// were in flight at the previous loss are not yet answered. Called after a timeout, and when a
-    /// packet that was sent again was lost again; for other losses, [`loss`](Self::loss) is called.
+    /// Records a loss, and halves the window (limit on packets in flight) in any case. In contrast,
+    /// [`loss`](Self::loss) does nothing until the packets that were in flight at the previous loss
+    /// are answered. Called after a timeout, and when a packet that was sent again was lost again.
     /// `sent` is the number of the next new packet.
     pub(super) fn timeout(&mut self, sent: Sequence) {
         self.before = (self.size, self.threshold);
@@ -185,8 +185,8 @@ impl Window {
     }
 
     /// Undoes the halving of the window (limit on packets in flight) by the last recorded loss.
-    /// Called when the packets that were considered lost are acknowledged without retransmission,
-    /// because the peer was only slow.
+    /// Called when packets that were considered lost are acknowledged without retransmission. The
+    /// peer was only slow in this case.
     pub(super) fn undo_loss(&mut self) {
         if self.recovered.take().is_some() {
             (self.size, self.threshold) = self.before;

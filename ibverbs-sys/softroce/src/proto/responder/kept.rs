@@ -4,15 +4,15 @@ use crate::proto::Sequence;
 use crate::wire::{Header, Packet};
 
 /// Sends and writes that have arrived after a gap in the sequence numbers, in the order of their
-/// numbers. The packets are executed when the missing packets have arrived, so that the peer need
-/// not send them again. The caller limits their number.
+/// numbers. These packets are executed when the missing packets have arrived, so the peer need not
+/// send the kept packets again. The caller limits the number of kept packets.
 #[derive(Debug, Default)]
 pub(super) struct KeptPackets {
     packets: VecDeque<KeptPacket>,
 }
 
-/// A copy of a send or write packet that arrived after a gap in the sequence numbers, so that the
-/// packet can be executed when the missing ones have arrived.
+/// A copy of a send or write packet that arrived after a gap in the sequence numbers. The packet is
+/// executed when the missing packets have arrived.
 #[derive(Debug)]
 pub(super) struct KeptPacket {
     header: Header,
@@ -41,9 +41,10 @@ impl KeptPackets {
         self.packets = VecDeque::new();
     }
 
-    /// Adds a copy of `packet`, unless there is a copy already. The packet has arrived although the
-    /// packet `expected` before it is missing. Returns whether the packet reveals a new gap: it is
-    /// the latest packet so far, and the packet directly before it has not arrived.
+    /// Adds a copy of `packet`, which has arrived although the earlier packet `expected` is
+    /// missing. Does nothing if there is a copy already. Returns whether the packet reveals a new
+    /// gap. This is so if `packet` is the latest packet so far, and the packet directly before
+    /// `packet` has not arrived.
     pub(super) fn insert(&mut self, expected: Sequence, packet: &Packet<'_>) -> bool {
         let distance = Sequence::new(packet.header.bth.sequence).distance(expected);
         let place =
@@ -63,8 +64,8 @@ impl KeptPackets {
         opens_gap
     }
 
-    /// Discards the stored packets before `expected`. The peer has sent them again meanwhile, or
-    /// has transferred their bytes without packets.
+    /// Discards the stored packets before `expected`. These packets are not needed any more: the
+    /// peer has sent them again, or has transferred their bytes without packets.
     pub(super) fn discard_before(&mut self, expected: Sequence) {
         let is_old = |packet: &KeptPacket| packet.sequence().distance(expected) < 0;
         while self.packets.front().is_some_and(is_old) {
@@ -72,8 +73,8 @@ impl KeptPackets {
         }
     }
 
-    /// Removes and returns the packet with the number `expected`, or returns `None` if this packet
-    /// is not kept. Discards the packets before it.
+    /// Removes and returns the stored packet with the number `expected`, or returns `None` if this
+    /// packet is not stored. Discards the stored packets before it.
     pub(super) fn take(&mut self, expected: Sequence) -> Option<KeptPacket> {
         self.discard_before(expected);
         let first = self.packets.front()?;
@@ -83,9 +84,9 @@ impl KeptPackets {
         self.packets.pop_front()
     }
 
-    /// Appends the list of kept packets to `out`, for a report to the peer. Each packet from
-    /// `expected` (the first missing one) on has a bit, which is set if the packet is kept here.
-    /// The list ends after `most` bytes at the latest.
+    /// Appends the list of kept packets to `out`, for a report to the peer. The list has a bit for
+    /// each packet from the first missing packet, `expected`, on. The bit is set if the packet is
+    /// kept here. The list ends after `most` bytes at the latest.
     pub(super) fn write_bits(&self, expected: Sequence, most: usize, out: &mut Vec<u8>) {
         let begin = out.len();
         for packet in &self.packets {

@@ -185,10 +185,11 @@ impl Message {
         }
     }
 
-    /// Receives a part (range) of a message from another process. For a write, first checks the
-    /// peer's right to write: that of the queue pair, and for [`Kind::Write`] also that of the
-    /// destination. If a right is missing, no posted receive is consumed. Returns `false` if the
-    /// bytes cannot be read from the peer's memory, so that the peer must send them.
+    /// Receives a part (range) of a message from another process. Returns `false` if the bytes
+    /// cannot be read from the peer's memory, so that the peer must send them. For a write, first
+    /// checks the peer's right to write: the access rights of the queue pair, and for
+    /// [`Kind::Write`] also those of the destination. If a right is missing, no posted receive is
+    /// consumed.
     #[inline(always)]
     pub(super) fn take_from_process<H: Host>(
         &mut self,
@@ -292,9 +293,9 @@ impl Message {
         Ok(true)
     }
 
-    /// Records that the peer has executed a part (range) of a message directly in memory. For a
-    /// write that is not complete, stores how much is written, because the rest may arrive as
-    /// packets.
+    /// Records that the peer has executed a part (range) of a message directly in memory. If a
+    /// write is not complete yet, stores the number of written bytes, because the rest may arrive
+    /// as packets.
     pub(super) fn executed(&mut self, part: &Part<'_>) {
         if let SendOperation::Write { remote, .. } = part.request.operation {
             self.progress = if part.ends {
@@ -466,8 +467,8 @@ impl Receive {
     }
 }
 
-/// Returns the destination and the length in bytes of a write, which the header of its first packet
-/// contains. Fails if the peer may not write to the destination.
+/// Returns the destination and the length in bytes of a write. The header of the write's first
+/// packet contains both. Fails if the peer may not write to the destination.
 fn announced(
     endpoint: &Endpoint,
     packet: &Packet<'_>,
@@ -496,7 +497,7 @@ fn announced(
 }
 
 /// Prevents other processes from using a memory key that a message of the peer is about to
-/// invalidate. Fails with [`Refusal::Later`] while another process still uses the key, and with
+/// invalidate. Fails with [`Refusal::Later`] while another process still uses the key. Fails with
 /// [`Refusal::Access`] if that process does not stop in time.
 pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     match host.withdraw(key) {

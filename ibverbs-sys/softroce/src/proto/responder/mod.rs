@@ -82,8 +82,8 @@ pub(super) struct Responder {
 }
 
 /// NAK that refuses an invalid request and ends the connection. Responses to earlier requests are
-/// sent before this NAK, so that the peer can identify the invalid request. This side's program
-/// learns of the error by a completion or an event.
+/// sent before this NAK, so that the peer can identify the invalid request. A completion or an
+/// event reports the error to this side's program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FinalNak {
     nak: Nak,
@@ -107,13 +107,14 @@ impl Responder {
         self.expected
     }
 
-    /// Handles a skip packet, by which the peer announces requests that it has executed directly in
-    /// this side's memory. No packets arrive with the sequence numbers of these requests, the
-    /// `length` numbers before `end`. So the packet `end` is expected next.
+    /// Handles a skip packet: the `length` sequence numbers before `end` belong to requests that
+    /// the peer has executed directly in this side's memory. No packets arrive with these numbers,
+    /// so the packet `end` is expected next.
     pub(super) fn skip_to(&mut self, end: Sequence, length: u64) {
-        /// Maximum increase of the expected sequence number to `end`, the number after the skipped
-        /// numbers, unless the expected number is the first skipped number. Sequence numbers wrap
-        /// around; within this limit, `end` is certainly later than the expected number.
+        /// Maximum increase of the expected sequence number by a skip packet. Within this limit,
+        /// `end` (the number after the skipped numbers) is certainly later than the expected
+        /// number, although sequence numbers wrap around. The limit does not apply if the expected
+        /// number is the first skipped number.
         const MAX_SKIP: u64 = 1 << 22;
         let missing = end.distance(self.expected);
         let all = Sequence::new(end.value().wrapping_sub(length as u32)) == self.expected;
@@ -126,8 +127,8 @@ impl Responder {
         }
     }
 
-    /// Receives a request packet of a reliable service: executes the request if its sequence number
-    /// is the expected one, answers a repeated request again, and requests missing packets after a
+    /// Receives a request packet of a reliable service. Executes the request if its sequence number
+    /// is the expected number. Answers a repeated request again. Requests missing packets after a
     /// gap.
     pub(super) fn receive(
         &mut self,
@@ -158,7 +159,8 @@ impl Responder {
     }
 
     /// Executes the request of the packet with the expected sequence number `sequence`. If the
-    /// request cannot be executed, determines the response that [refuses](Self::refuse) it.
+    /// request cannot be executed, [determines the response](Self::refuse) that refuses the
+    /// request.
     fn accept(
         &mut self,
         sequence: Sequence,
@@ -233,16 +235,15 @@ impl Responder {
         self.is_refused = false;
     }
 
-    /// Handles a packet that arrived after a gap in the sequence numbers: counts the packet, and
-    /// schedules a NAK that requests the missing packets, unless an earlier packet after the gap
-    /// has done so.
+    /// Counts a packet that arrived after a gap in the sequence numbers, and schedules a NAK that
+    /// requests the missing packets. The NAK is scheduled only for the first packet after the gap.
     fn handle_gap(&mut self, host: &mut impl Host) {
         host.count(Counter::OutOfSequenceRequest, 1);
         self.request_expected();
     }
 
-    /// Schedules a NAK by which the peer sends the expected packet again, unless a NAK was
-    /// scheduled for this packet before.
+    /// Schedules a NAK that requests the expected packet from the peer, unless a NAK was already
+    /// scheduled for this packet.
     fn request_expected(&mut self) {
         if !self.nak_scheduled {
             self.nak_scheduled = true;
@@ -250,9 +251,9 @@ impl Responder {
         }
     }
 
-    /// Keeps a send or write packet that arrived after a gap in the sequence numbers, if it is
-    /// within the limit `max_kept` of the attributes. Packets of other requests are not kept; the
-    /// peer sends them again.
+    /// Keeps a send or write packet that arrived after a gap in the sequence numbers. The packet
+    /// must be within the limit `max_kept` of the attributes. Packets of other requests are not
+    /// kept; the peer sends them again.
     fn keep(&mut self, endpoint: &Endpoint, packet: &Packet<'_>) {
         let bth = &packet.header.bth;
         let distance = Sequence::new(bth.sequence).distance(self.expected);
@@ -274,9 +275,9 @@ impl Responder {
         self.report_pending = false;
     }
 
-    /// Executes the kept packets that have become the next expected ones, as if they arrived now.
-    /// If other kept packets are left, a packet before them is missing, and a NAK that requests
-    /// this packet is scheduled.
+    /// Executes the kept packets that have become the next expected packets, as if they arrived
+    /// now. If other kept packets are left, a packet before them is missing. A NAK that requests
+    /// the missing packet is then scheduled.
     fn accept_kept(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         while self.final_nak.is_none() && !self.is_refused {
             let Some(packet) = self.kept.take(self.expected) else {
@@ -422,8 +423,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Schedules the response to an executed atomic write or flush, which has no data. `sequence`
-    /// is the number of the request's packet; the next packet is expected then.
+    /// Schedules the response to an executed atomic write or flush. The response has no data.
+    /// `sequence` is the number of the request's packet; the packet after it is expected next.
     fn answer_empty(&mut self, sequence: Sequence, endpoint: &Endpoint) {
         self.message_sequence = self.message_sequence.wrapping_add(1);
         let resource = Resource::new(sequence, Fetch::Empty, self.message_sequence);
@@ -531,14 +532,15 @@ impl Responder {
     }
 
     /// Returns whether the pending acknowledgement may be delayed. This is so if nothing else must
-    /// be sent and a receive of the program has completed: the program may soon send a message in
-    /// response, with which the acknowledgement is then sent.
+    /// be sent, and a receive of the program has completed. The program may soon send a message in
+    /// response, and the acknowledgement is then sent together with that message.
     pub(super) fn may_delay(&self) -> bool {
         self.acknowledgement_pending && self.has_completed_receive && self.has_no_packet()
     }
 
     /// Returns the NAK that ends the connection because of an invalid request. Returns `None` if
-    /// there was no invalid request, or while responses to earlier requests must be sent.
+    /// there was no invalid request. Also returns `None` while responses to earlier requests must
+    /// still be sent.
     #[inline]
     pub(super) fn due_final_nak(&self) -> Option<FinalNak> {
         self.final_nak.filter(|_| self.resources.is_idle())
@@ -639,11 +641,13 @@ impl Responder {
         }
     }
 
-    /// Returns the sequence number for an acknowledgement of the executed requests. Reads and
-    /// atomics at the end of these requests are excluded, because their responses may have been
-    /// lost: only the response itself acknowledges such a request. A peer that follows IBTA
-    /// 9.7.5.1.2 would detect the loss from an acknowledgement with their number, but Linux's
-    /// Soft-RoCE would complete the request without its result.
+    /// Returns the sequence number for an acknowledgement of the executed requests. Leaves out
+    /// reads and atomics at the end of these requests: only its own response acknowledges such a
+    /// request.
+    ///
+    /// The responses to these reads and atomics may have been lost. If an acknowledgement had their
+    /// number, a peer that follows IBTA 9.7.5.1.2 would detect the loss. But Linux's Soft-RoCE
+    /// would complete the request without its result.
     #[inline]
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
@@ -662,19 +666,19 @@ impl Responder {
         header.emit(out);
     }
 
-    /// Returns whether a gap report (list of the packets that have arrived after a missing one)
-    /// must be sent now, and records the report as sent. If the result is `true`, the caller must
-    /// send it.
+    /// Returns whether a gap report must be sent now, and records the report as sent. A gap report
+    /// lists the packets that have arrived after a missing packet. If the result is `true`, the
+    /// caller must send the report.
     fn take_report(&mut self) -> bool {
         // Messages without packets may have replaced kept packets.
         self.kept.discard_before(self.expected);
         std::mem::take(&mut self.report_pending) && !self.kept.is_empty()
     }
 
-    /// Appends a gap report to `out`, from which the peer learns which packets are missing. The
-    /// report has the sequence number of the expected packet, and a bit for each packet from there
-    /// on. A bit is set if this side has received the packet, and keeps it until the missing
-    /// packets arrive.
+    /// Appends a gap report to `out`, which tells the peer which packets are missing. The report
+    /// has the sequence number of the expected packet, and a bit for each packet from the expected
+    /// packet on. A bit is set if this side has received the packet, and keeps the packet until the
+    /// missing packets arrive.
     fn write_report(&self, endpoint: &Endpoint, out: &mut Vec<u8>) {
         let mut header = endpoint.header(Operation::ReadResponseOnly, self.expected);
         header.bth.opcode = Opcode::GAPS;
@@ -769,16 +773,16 @@ impl Responder {
     }
 
     /// Records that the next packet of a response, with the sequence number `sequence`, was sent.
-    /// If it answers the newest request, no acknowledgement is needed any more.
+    /// If the packet answers the newest request, no acknowledgement is needed any more.
     fn answered(&mut self, sequence: Sequence) {
         self.resources.advance();
         // A response to the newest executed request acknowledges all earlier ones.
         self.acknowledgement_pending &= sequence.next() != self.expected;
     }
 
-    /// Returns the time at which the responder must continue: send the next packet of a long
-    /// response, or check again whether other processes use a memory key that a request
-    /// invalidates. Returns `None` if nothing waits.
+    /// Returns the time at which the responder must continue its work, or `None` if no work waits.
+    /// The responder then sends the next packet of a long response, or checks again whether other
+    /// processes use a memory key that a request invalidates.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let response = self.pacer.resume_at().filter(|_| !self.resources.is_idle());
         earlier(response, self.pause.end())

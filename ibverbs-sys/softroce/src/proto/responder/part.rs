@@ -7,8 +7,8 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, Incoming, Part, PartRefusal, Sequence, Source};
 
 impl Responder {
-    /// Returns whether `part` has the expected sequence number, and no response must be transmitted
-    /// first.
+    /// Returns whether `part` (a range of a message) has the expected sequence number, and no
+    /// response must be transmitted first.
     #[inline]
     pub(in crate::proto) fn expects(&self, part: &Part<'_>) -> bool {
         let is_skipped = self.dropping_message && !part.starts;
@@ -19,8 +19,8 @@ impl Responder {
             && !is_skipped
     }
 
-    /// Records that the peer has executed a part of a one-sided operation directly in memory, so
-    /// that the sequence number after the part is expected next.
+    /// Records that the peer has executed a part of a one-sided operation directly in memory. The
+    /// sequence number after the part is then expected next.
     pub(in crate::proto) fn executed(&mut self, part: &Part<'_>) {
         if part.starts {
             self.begin();
@@ -30,8 +30,8 @@ impl Responder {
     }
 
     /// Receives a part of a message on the sender's thread, and copies its bytes from `source`.
-    /// After an error the state is unchanged, except that the message may have taken a receive, and
-    /// that an RNR NAK may have been counted.
+    /// After an error the state is unchanged, with two exceptions: the message may have taken a
+    /// receive, and an RNR NAK may have been counted.
     pub(in crate::proto) fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -136,8 +136,8 @@ impl Responder {
         self.acknowledgement_pending.then(|| self.acknowledged())
     }
 
-    /// Begins to receive a message that is transferred without packets. Drops the message that was
-    /// being received before, which may be incomplete on an unreliable connection.
+    /// Begins to receive a message that is transferred without packets. Drops any message that was
+    /// being received before: it may be incomplete on an unreliable connection.
     fn begin(&mut self) {
         self.message.drop_packets();
         self.dropping_message = false;

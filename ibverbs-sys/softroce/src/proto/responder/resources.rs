@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 
 use crate::proto::{Remote, Sequence};
 
-/// A read, atomic, atomic write or flush of the peer, which the responder stores in order to send
-/// the response, and to send it again if it is lost.
+/// A read, atomic, atomic write or flush of the peer. The responder stores the request in order to
+/// send the response, and to send a lost response again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
     /// Sequence number of the request and of the first response packet.
@@ -19,7 +19,7 @@ pub(super) struct Resource {
     answered: bool,
 }
 
-/// A read or an atomic, with the data that is needed to answer it again.
+/// Kind of a stored request, with the data that is needed to send its response again.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fetch {
     Read {
@@ -34,8 +34,8 @@ pub(super) enum Fetch {
     Empty,
 }
 
-/// A response packet that must be sent, identified by its position within the response to a read or
-/// an atomic.
+/// A response packet that must be sent. The packet is identified by its position within the
+/// response to a read or an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponsePacket {
     /// Index of the packet within the response.
@@ -49,8 +49,8 @@ pub(super) struct ResponsePacket {
     pub(super) is_repeat: bool,
 }
 
-/// The newest reads and atomics of the peer, oldest first, which are stored because the peer may
-/// ask for a response again. At most as many are stored as the peer may have outstanding
+/// The newest reads and atomics of the peer, oldest first. They are stored so that a lost response
+/// can be sent again. The maximum number is the limit on the peer's outstanding reads and atomics
 /// (`max_dest_rd_atomic`).
 #[derive(Debug, Default)]
 pub(super) struct Resources {
@@ -99,8 +99,8 @@ impl Resources {
     }
 
     /// Stores a read or an atomic (IBTA: responder resource), so that the response can be sent
-    /// again. Removes the oldest stored request if there are already `capacity`, the maximum number
-    /// of outstanding requests of the peer.
+    /// again. If `capacity` requests are already stored, removes the oldest one first. `capacity`
+    /// is the maximum number of outstanding requests of the peer.
     pub(super) fn push(&mut self, resource: Resource, capacity: usize) {
         while self.ring.len() >= capacity.max(1) {
             if let Some(oldest) = self.ring.pop_front() {
@@ -116,10 +116,10 @@ impl Resources {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
-    /// Returns the sequence number for an acknowledgement of the requests up to the sequence number
-    /// `newest`. Leaves out the reads and atomics at the end of these requests, because their
-    /// responses acknowledge them. `messages` is the message sequence number (MSN) of `newest`. A
-    /// stored read or atomic with this number is the newest request.
+    /// Returns the sequence number that an acknowledgement of all requests up to the sequence
+    /// number `newest` contains. Leaves out reads and atomics at the end of these requests, because
+    /// their responses acknowledge them. `messages` is the message sequence number (MSN) of
+    /// `newest`. A stored read or atomic with this MSN is the newest request.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {
@@ -196,8 +196,8 @@ impl Resources {
         }
     }
 
-    /// Cancels the rest of the read response that this side is sending, because the memory with its
-    /// bytes can no longer be read.
+    /// Cancels the rest of the read response that this side is sending. Called because the memory
+    /// with the bytes can no longer be read.
     pub(super) fn cancel_response(&mut self) {
         let mut unfinished = self
             .ring

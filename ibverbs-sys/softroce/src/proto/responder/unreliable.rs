@@ -4,9 +4,9 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Counter, Host, Incoming, Sequence, Source};
 use crate::wire::Packet;
 
-/// Maximum distance behind the newest packet, in sequence numbers, at which a packet is considered
-/// late or duplicated, and is dropped. An even older number means that the peer has restarted its
-/// sequence.
+/// Maximum distance of a late or duplicated packet behind the newest packet, in sequence numbers.
+/// Such a packet is dropped. A packet with an even older number means that the peer has restarted
+/// its sequence.
 const MAX_LATE: i32 = 1 << 15;
 
 impl Responder {
@@ -14,7 +14,8 @@ impl Responder {
     /// dropped, and the peer is not notified (IBTA 9.8.2.2).
     ///
     /// # Errors
-    /// The status of the receive, if its memory cannot be used.
+    /// Returns the status of the receive that the message has taken, if the memory of this receive
+    /// cannot be used.
     pub(in crate::proto) fn receive_unreliable(
         &mut self,
         endpoint: &Endpoint,
@@ -38,12 +39,13 @@ impl Responder {
         }
     }
 
-    /// Receives a part of a message of an unreliable connection from another process of the host. A
-    /// message with a missing or invalid part is dropped, and the peer is not notified. Returns
-    /// whether the part was accepted and all its bytes were copied.
+    /// Receives a part (range) of a message of an unreliable connection from another process of the
+    /// host. Returns whether the part was accepted and all its bytes were copied. A message with a
+    /// missing or invalid part is dropped, and the peer is not notified.
     ///
     /// # Errors
-    /// The status of the receive, if its memory cannot be used.
+    /// Returns the status of the receive that the message has taken, if the memory of this receive
+    /// cannot be used.
     pub(in crate::proto) fn receive_unreliable_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -66,10 +68,10 @@ impl Responder {
         }
     }
 
-    /// Handles the arrival of the sequence numbers from `sequence` to `end` (exclusive), as a
+    /// Records the arrival of the sequence numbers from `sequence` to `end` (exclusive), as a
     /// packet or through shared memory. `starts` is set at the beginning of a message. Unless the
-    /// numbers are late, `end` is then expected next. Returns `false` if the caller must drop the
-    /// bytes, because they are late, or because an earlier part of the message was lost or invalid.
+    /// numbers are late, `end` is expected next afterwards. Returns `false` if the caller must drop
+    /// the bytes: the numbers are late, or an earlier part of the message was lost or invalid.
     fn advance_unreliable(
         &mut self,
         sequence: Sequence,

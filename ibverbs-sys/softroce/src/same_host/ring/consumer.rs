@@ -6,8 +6,8 @@ use super::{
 };
 use crate::sync::{Ordering, fence};
 
-/// The receiving side of a ring (message queue in shared memory). `S`, `C` and `M` are the types of
-/// the references to the parts of the ring's [`Memory`].
+/// Receiving side of a ring (message queue in shared memory). `S`, `C` and `M` are the types of the
+/// references to the ring's slots, chunks and control words (see [`Memory`]).
 #[derive(Debug)]
 pub(in crate::same_host) struct Consumer<S, C, M> {
     memory: Memory<S, C, M>,
@@ -34,12 +34,14 @@ where
     C: Deref<Target = [Chunk]>,
     M: Deref<Target = ControlWords>,
 {
-    /// Creates the consumer of a ring whose memory has never been used.
+    /// Creates the consumer (receiving side) of a message ring in shared memory that has never been
+    /// used.
     pub(in crate::same_host) fn new(memory: Memory<S, C, M>) -> Self {
         Self::at(Position::of(0), memory)
     }
 
-    /// Creates the consumer of a ring in which all messages before `position` were consumed.
+    /// Creates the consumer (receiving side) of a message ring in shared memory. All messages
+    /// before `position` were consumed already.
     pub(super) fn at(position: Position, memory: Memory<S, C, M>) -> Self {
         Self {
             memory,
@@ -49,14 +51,16 @@ where
         }
     }
 
-    /// Returns whether the ring contains no message that this consumer could receive at present.
+    /// Returns whether the ring (message queue in shared memory) contains no message that this
+    /// consumer could receive at present.
     pub(in crate::same_host) fn is_empty(&self) -> bool {
         self.head().is_none()
     }
 
-    /// Calls `take` with the next message, removes the message, and returns the result. Returns
-    /// `None` if there is no message at present. Also returns `None` after as many slots without a
-    /// message as the ring has; the caller must then call this function again.
+    /// Removes the next message from the ring (message queue in shared memory), calls `take` with
+    /// it, and returns the result of `take`. Returns `None` if there is no message at present. Also
+    /// returns `None` if the producer has published only slots without a message; the caller must
+    /// then call this function again.
     pub(in crate::same_host) fn pop<T>(
         &mut self,
         take: impl FnOnce(Message<'_>) -> T,
@@ -86,8 +90,8 @@ where
         Ok(None)
     }
 
-    /// Returns whether the producer must be woken: the producer has requested a wakeup, and space
-    /// was freed since the last call.
+    /// Returns whether the caller must wake the producer (the sending process): the producer has
+    /// requested a wakeup, and space was freed since the last call.
     pub(in crate::same_host) fn must_wake_producer(&mut self) -> bool {
         std::mem::take(&mut self.must_wake_producer)
     }
@@ -98,8 +102,8 @@ where
         self.position.slot
     }
 
-    /// Returns the number of the first slot (cache line of the ring) that the producer has not
-    /// published yet.
+    /// Returns the number of the slot after the last message that has arrived: the first slot
+    /// (cache line of the ring) that the producer has not published yet.
     pub(in crate::same_host) fn end(&self) -> u32 {
         let slots = &self.memory.slots;
         let next = self.position.slot;
@@ -108,15 +112,15 @@ where
         next.wrapping_add(come.count() as u32)
     }
 
-    /// Returns the first word of the slot (cache line of the ring) of the next message, or `None`
-    /// if the producer has not completed the slot yet.
+    /// Returns the first word of the next message's slot (cache line of the ring), or `None` if the
+    /// producer has not published the slot yet.
     #[inline]
     fn head(&self) -> Option<u64> {
         head_of(&self.memory.slots, self.position.slot)
     }
 
-    /// Moves the consumer's position past a message with `chunks` cache lines of payload. Tells the
-    /// producer the position whenever a quarter of the ring buffer has become free.
+    /// Moves the consumer's position past a message with `chunks` cache lines of payload. Publishes
+    /// the position to the producer whenever a quarter of the ring buffer has become free.
     fn advance(&mut self, chunks: u16) {
         self.position = self.position.after(chunks);
         let slots = self.position.slot.wrapping_sub(self.released.slot) as usize;

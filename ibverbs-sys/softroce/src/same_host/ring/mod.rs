@@ -33,18 +33,19 @@ mod tests;
 pub(super) use consumer::Consumer;
 pub(super) use producer::{Producer, PushError};
 
-/// Slot of a ring, which is one cache line: a word with the slot's number, then [`WORDS`] words of
-/// the message.
+/// Slot of a ring (message queue). A slot is one cache line: a word with the slot's number, and
+/// [`WORDS`] words of a message.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot([AtomicU64; 8]);
 
-/// Chunk of a ring: a cache line for payloads that do not fit into a slot.
+/// Chunk of a message ring: a cache line of payload that does not fit into the message's slot
+/// (cache line with the message's words).
 pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
-/// The two shared words of a ring. `released` is the position of the consumer, which only the
-/// consumer writes. `starved` is set by a producer that waits for free space, to request a wakeup;
-/// both sides write this word.
+/// Shared control words of a ring (message queue). `released` is the position up to which the
+/// consumer has freed the memory; only the consumer writes this word. `starved` is set by a
+/// producer that waits for free space, to request a wakeup; both sides write this word.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct ControlWords {
@@ -53,7 +54,7 @@ pub(super) struct ControlWords {
 }
 
 /// Number of words of a slot that belong to the message: all eight words of the cache line except
-/// the first, which shows if the slot is published.
+/// the first. The first word shows whether the slot is published.
 pub(super) const WORDS: usize = 7;
 
 /// Number of 64-bit words of a chunk, the unit of payload memory: one cache line.
@@ -62,8 +63,8 @@ pub(super) const CHUNK_WORDS: usize = 8;
 /// Length of a chunk (cache line of payload) in bytes.
 pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 
-/// Tag of a published slot (cache line of the ring) without a message, because the producer failed
-/// after it had claimed the slot.
+/// Tag of a published slot (cache line of the message ring) without a message. A producer publishes
+/// such a slot if it fails after it has claimed the slot.
 const NO_MESSAGE: u16 = 0;
 
 /// Shared memory of a ring buffer for messages: one cache line for each message (`slots`), cache
@@ -76,7 +77,8 @@ pub(super) struct Memory<S, C, M> {
     pub(super) marks: M,
 }
 
-/// Error: the peer has violated the protocol of the ring, for example by an impossible position.
+/// Error: the peer has violated the protocol of the message ring in shared memory, for example by
+/// an impossible position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer's memory makes no sense")]
 pub(super) struct Violation;
@@ -117,16 +119,16 @@ pub(super) fn is_published(slots: &[Slot], number: u32) -> bool {
 }
 
 /// Returns the first word of the slot (cache line of the ring) with the number `number`, or `None`
-/// if the producer has not completed this slot yet.
+/// if the producer has not published this slot yet.
 #[inline]
 fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
     let head = slots[number as usize & (slots.len() - 1)].0[0].load(Ordering::Acquire);
     (head as u32 == number.wrapping_add(1)).then_some(head)
 }
 
-/// Returns the first word of the slot at `position`, which marks the slot as filled. From the low
-/// bits: the slot number plus 1 (32 bits), the number `chunks` of cache lines of payload (16 bits),
-/// and the message's tag (16 bits).
+/// Returns the first word of the slot (cache line for one message) at `position`, which marks the
+/// slot as filled. From the low bits: the slot number plus 1 (32 bits), the number `chunks` of
+/// cache lines of payload (16 bits), and the message's tag (16 bits).
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
 }
@@ -141,7 +143,8 @@ where
     }
 
     /// Returns the memory for the payload of a message: `count` cache lines of the ring buffer,
-    /// beginning with number `from`. The cache lines may wrap around the end of the buffer.
+    /// beginning with the cache line number `from`. The memory may wrap around the end of the
+    /// buffer.
     fn room(&self, from: u32, count: u16) -> MessageChunks<'_> {
         let (start, count) = (
             from as usize & (self.chunks.len() - 1),
@@ -155,8 +158,8 @@ where
     }
 }
 
-/// Chunks (cache lines of payload) of one message in the ring. The other process may change their
-/// contents at any time.
+/// Chunks (cache lines of payload) of one message in a ring in shared memory. The other process may
+/// change their contents at any time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageChunks<'a> {
     first: &'a [Chunk],
@@ -218,7 +221,7 @@ pub(super) mod memory {
 
     use super::*;
 
-    /// A ring whose memory is shared only by threads of one process, for tests.
+    /// Memory of a message ring that only threads of one process share, for tests.
     pub(in crate::same_host) type TestRing = Memory<Arc<[Slot]>, Arc<[Chunk]>, Arc<ControlWords>>;
 
     pub(in crate::same_host) fn memory(slots: usize, chunks: usize) -> (TestRing, TestRing) {

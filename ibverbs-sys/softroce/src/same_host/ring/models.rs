@@ -11,8 +11,8 @@ use loom::thread;
 use super::memory::memory;
 use super::*;
 
-/// Removes at most `times` messages from the ring, and checks their payloads. Returns the number
-/// that each message contains, in the order of the messages.
+/// Calls [`Consumer::pop`] `times` times, and checks the payload of each received message. Returns
+/// the number that each message contains, in the order of the messages.
 fn take<S, C, M>(consumer: &mut Consumer<S, C, M>, times: usize) -> Vec<u64>
 where
     S: Deref<Target = [Slot]>,
@@ -42,8 +42,8 @@ fn fill(number: u64) -> impl FnOnce(MessageChunks<'_>) -> Result<(), ()> {
     }
 }
 
-/// Checks that a slot and its chunk (cache lines of the ring) are not overwritten before they were
-/// read, and not read before they were written.
+/// Checks that a slot and its chunk (cache lines of the ring) are not overwritten before the
+/// consumer has read them, and not read before the producer has written them.
 #[test]
 fn a_message_is_received_completely_or_not_at_all() {
     loom::model(|| {
@@ -61,7 +61,7 @@ fn a_message_is_received_completely_or_not_at_all() {
     });
 }
 
-/// Checks that the messages of two producers that send at the same time arrive, each once.
+/// Checks that each message arrives exactly once if two producers send at the same time.
 #[test]
 fn each_message_of_two_producers_arrives_once() {
     loom::model(|| {
@@ -81,8 +81,8 @@ fn each_message_of_two_producers_arrives_once() {
     });
 }
 
-/// Checks that a producer that waits for space in a full ring buffer is woken by the consumer, or
-/// finds free space immediately.
+/// Checks that a producer that waits for space in a full ring buffer either is woken by the
+/// consumer or finds free space immediately.
 #[test]
 fn a_waiting_producer_gets_a_wakeup_or_space() {
     loom::model(|| {

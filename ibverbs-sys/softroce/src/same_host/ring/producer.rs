@@ -6,11 +6,12 @@ use super::{
 use crate::memory::prefetch_for_write;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Number of slots between the next slot and the slot that [`Producer::prefetch`] loads into the
-/// cache. The next slot itself would soon be lost from the cache, because the consumer polls it.
+/// Distance from the next slot (cache line of the ring) to the slot that [`Producer::prefetch`]
+/// loads into the cache, in slots. The next slot itself would soon be lost from the cache, because
+/// the consumer polls it.
 const PREFETCH_DISTANCE: u32 = 3;
 
-/// Reason why a message could not be sent on a ring.
+/// Reason for which a message could not be sent on a ring (message queue).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::same_host) enum PushError<E> {
     /// The ring has no free space at present; the message can be sent after the consumer has
@@ -23,9 +24,9 @@ pub(in crate::same_host) enum PushError<E> {
     Content(E),
 }
 
-/// The sending side of a ring (message queue in shared memory). Several threads may use it at the
-/// same time. `S`, `C` and `M` are the types of the references to the parts of the ring's
-/// [`Memory`].
+/// Sending side of a ring (message queue in shared memory). Several threads may use it at the same
+/// time. `S`, `C` and `M` are the types of the references to the ring's slots, chunks and control
+/// words (see [`Memory`]).
 #[derive(Debug)]
 pub(in crate::same_host) struct Producer<S, C, M> {
     memory: Memory<S, C, M>,
@@ -41,13 +42,14 @@ where
     C: Deref<Target = [Chunk]>,
     M: Deref<Target = ControlWords>,
 {
-    /// Creates the producer of a ring whose memory has never been used.
+    /// Creates the producer (sending side) of a message ring in shared memory that has never been
+    /// used.
     pub(in crate::same_host) fn new(memory: Memory<S, C, M>) -> Self {
         Self::at(Position::of(0), memory)
     }
 
     /// Creates the sending side of a message ring in the shared memory `memory`. `position` is the
-    /// position of the next message: all earlier messages have been sent and consumed.
+    /// position of the next message. All earlier messages must have been sent and consumed.
     pub(super) fn at(position: Position, memory: Memory<S, C, M>) -> Self {
         debug_assert!(memory.slots.len().is_power_of_two());
         debug_assert!(memory.chunks.len().is_power_of_two());
@@ -58,9 +60,9 @@ where
         }
     }
 
-    /// Sends a message that consists of `words`, and of `chunks` chunks (cache lines of payload),
-    /// which `fill` writes. `tag` must not be 0. If `fill` fails, publishes the claimed slot
-    /// without a message.
+    /// Sends a message that consists of `words` and of `chunks` chunks (cache lines of payload).
+    /// The function `fill` writes the chunks. `tag` must not be 0. If `fill` fails, publishes the
+    /// claimed slot without a message, and the consumer skips the slot.
     pub(in crate::same_host) fn push<E>(
         &self,
         tag: u16,
@@ -105,9 +107,9 @@ where
         }
     }
 
-    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of
-    /// payload) behind the position `claimed`. The result is valid only if `claimed` is still the
-    /// present position.
+    /// Returns whether the message ring has space for a message with `chunks` chunks (cache lines
+    /// of payload). `claimed` is the position of the message. The result is valid only while
+    /// `claimed` is the present sending position.
     fn has_room(&self, claimed: u64, chunks: u16) -> Result<bool, Violation> {
         let used = |released: u64| {
             let (claimed, released) = (Position::of(claimed), Position::of(released));
@@ -139,9 +141,10 @@ where
         Ok(fits((slots, chunks_used)))
     }
 
-    /// Requests the cache line of a later slot for writing, because further messages probably
-    /// follow. The cache line is still in the consumer's processor, which read the slot's previous
-    /// message, so without this request a store would wait for the cache line.
+    /// Loads the cache line of a later slot into the cache for writing, because further messages
+    /// probably follow. The cache line is still in the cache of the consumer's processor, which
+    /// read the slot's previous message. Without this prefetch, a store would wait for the cache
+    /// line.
     #[inline]
     pub(in crate::same_host) fn prefetch(&self) {
         let mut position = Position::of(self.claimed.load(Ordering::Relaxed));
@@ -149,9 +152,9 @@ where
         prefetch_for_write(self.memory.slot(position));
     }
 
-    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of
-    /// payload). Another thread may take the space before the caller does. Also returns `true` if
-    /// the consumer has violated the protocol.
+    /// Returns whether the message ring has space for a message with `chunks` chunks (cache lines
+    /// of payload). Another thread may take the space before the caller does. Also returns `true`
+    /// if the consumer has violated the protocol.
     pub(in crate::same_host) fn may_have_room(&self, chunks: u16) -> bool {
         loop {
             let claimed = self.claimed.load(Ordering::Relaxed);
@@ -185,9 +188,9 @@ impl<E> From<Violation> for PushError<E> {
     }
 }
 
-/// A slot (one cache line of the ring buffer) that a producer is filling. When this value is
-/// dropped, the consumer can read the slot: the message if it is complete, and otherwise a mark
-/// that makes the consumer skip the slot.
+/// A slot (one cache line of the ring buffer) that a producer is filling. Dropping this value
+/// publishes the slot. If the message is not complete, the slot gets a mark that makes the consumer
+/// skip it.
 struct Claim<'a> {
     slot: &'a [AtomicU64; 8],
     head: u64,

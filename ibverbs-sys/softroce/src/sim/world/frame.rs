@@ -34,8 +34,8 @@ pub(super) fn accept(bytes: &[u8]) -> Option<(Headers, Packet<'_>)> {
     Some((headers, Packet::parse(transport).ok()?))
 }
 
-/// Flips up to three bits, or several bits within four bytes. The random number `how` determines
-/// which bits. A 32-bit CRC detects each of these changes.
+/// Flips up to three bits of a packet, or several bits within four consecutive bytes. The random
+/// number `how` determines the bits. A 32-bit CRC detects each of these changes.
 pub(super) fn corrupt(bytes: &mut [u8], mut how: u64) {
     let bits = bytes.len() * 8;
     if how & 1 == 0 {

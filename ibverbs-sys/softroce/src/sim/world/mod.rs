@@ -24,7 +24,7 @@ pub(crate) struct QpId {
     pub(crate) slot: usize,
 }
 
-/// A completion that a queue pair has reported, or an event that it has raised.
+/// A completion or an event that a queue pair of the simulation has reported.
 #[derive(Debug)]
 pub(crate) enum Happening {
     Sent(Completion),
@@ -111,9 +111,9 @@ struct Scheduled {
     what: EventKind,
 }
 
-/// Kind of a simulated event, with its parameters. `Ord` is needed only because events are kept in
-/// a heap, and never decides the order: events at the same time have different numbers, which are
-/// compared first.
+/// Kind of a simulated event, with its parameters. `Ord` is implemented because events are kept in
+/// a heap. The order of two kinds is never used: events at the same time have different numbers,
+/// which are compared first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {
     /// A packet of the node `from` arrives at the queue of a shared link, on its way to the queue
@@ -145,8 +145,8 @@ enum EventKind {
     },
 }
 
-/// Maximum number of packets that a queue pair may send at one time. If it sends more, the
-/// simulation fails, because the queue pair would probably never stop.
+/// Maximum number of packets that a queue pair may send at one time. If a queue pair sends more
+/// packets, the simulation fails, because the queue pair would probably never stop.
 const MAX_BURST: usize = 100_000;
 
 impl<'t> World<'t> {
@@ -302,8 +302,8 @@ impl<'t> World<'t> {
         self.transmit(place);
     }
 
-    /// Moves the queue pair at `place` to the state `state`, and then transmits the packets that it
-    /// may send.
+    /// Moves the queue pair at `place` to the state `state`, and then transmits the packets that
+    /// the queue pair may send.
     pub(crate) fn enter(&mut self, place: QpId, state: State) {
         if self.lines.is_some() {
             let line = format!("{} {} enters {state:?}", Micros(self.now), self.name(place));
@@ -320,8 +320,8 @@ impl<'t> World<'t> {
         self.transmit(place);
     }
 
-    /// Records that the queue pair at `place` has reported its send queue as drained: it must not
-    /// send requests until it enters another state.
+    /// Records that the queue pair at `place` has reported its send queue as drained. The queue
+    /// pair must then send no requests until it enters another state.
     pub(crate) fn set_drained(&mut self, place: QpId) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         if slot.queue_pair.state() == State::SendQueueDrained {
@@ -329,8 +329,9 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Schedules a wakeup of the code that checks the simulation, after `delay`. The
-    /// [`Notice::Wake`] of this wakeup contains `token`, which identifies its purpose.
+    /// Schedules a wakeup of the code that controls the simulation, after `delay`. The
+    /// [`Notice::Wake`] of this wakeup contains `token`, which identifies the purpose of the
+    /// wakeup.
     pub(crate) fn wake_after(&mut self, delay: Duration, token: u64) {
         self.schedule(self.now + delay, EventKind::Wake { token });
     }

@@ -13,8 +13,9 @@ use crate::sim::trace::{self, Line, Micros};
 use crate::transfer::{self, MAX_SLOT_BYTES, RingMessage};
 use crate::wire::Packet;
 
-/// Simulated error of the coarse system clock: three ticks of 4 ms. Added to the time that a queue
-/// pair gets when it handles a [`RingMessage`], because only the coarse clock is read then.
+/// Simulated error of the coarse system clock: three ticks of 4 ms. The error is added to the time
+/// that a queue pair gets when it handles a [`RingMessage`], because only the coarse clock is read
+/// in this case.
 const COARSE_CLOCK_ERROR: Duration = Duration::from_millis(12);
 
 /// Number of bytes that the simulated network adds to the length of each [`RingMessage`]. The bytes
@@ -209,8 +210,8 @@ impl World<'_> {
         }
     }
 
-    /// Sends a run (several packets from the middle of a message that are written in one step), if
-    /// a run can be sent next. Returns whether packets were sent.
+    /// Sends a run, if a run can be sent next. A run consists of several packets from the middle of
+    /// a message that are written in one step. Returns whether packets were sent.
     fn transmit_run(&mut self, place: QpId) -> bool {
         let Some(run) = self.with(place, |queue_pair, view, _| queue_pair.next_run(view)) else {
             return false;
@@ -385,9 +386,9 @@ impl World<'_> {
         self.schedule(arrival, EventKind::Hear { node, words });
     }
 
-    /// Returns the index of the simulated node that has the destination address of `path`. If there
-    /// is none, returns `None`, and records that the queue pair at `place` has violated a rule by
-    /// sending there.
+    /// Returns the index of the simulated node that has the destination address of `path`. If no
+    /// node has this address, returns `None`, and records that the queue pair at `place` has
+    /// violated a rule by sending to it.
     fn receiver(&mut self, place: QpId, path: &Path) -> Option<usize> {
         let receiver = |node: &Node| node.address == path.destination;
         let found = self.nodes.iter().position(receiver);

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use crate::error::{Error, Result};
 
-/// Maximum length of a token (the proof of an end that it may connect), in bytes. Limits the memory
-/// that a peer can occupy before it is authenticated.
+/// Maximum length of an authentication token, in bytes. An end sends the token to prove that it may
+/// connect. The maximum limits the memory that a peer can occupy before it is authenticated.
 pub(crate) const MAX_TOKEN_LEN: usize = 1024;
 /// Length of a nonce (random bytes of one handshake), in bytes: enough random bits that no two
 /// nonces are equal.
@@ -80,9 +80,9 @@ pub enum End {
     Accepting,
 }
 
-/// The data of one handshake from which an end computes its token, the proof that it may connect:
-/// the nonces (random bytes) of both ends, and the messages that they have exchanged. The token is
-/// valid only for one end in one handshake.
+/// Data of one handshake from which an end computes its token, the proof that it may connect. The
+/// data are the nonces (random bytes) of both ends, and the messages that the ends have exchanged.
+/// The token is valid only for one end in one handshake.
 #[derive(Debug, Clone)]
 pub struct Transcript {
     prover: End,
@@ -91,9 +91,9 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Creates the transcript of a handshake from its `messages`. `prover` is the end that sends
-    /// the token, and `peer` the address of the peer. The lengths of the messages must be fixed,
-    /// because the transcript does not contain the lengths.
+    /// Creates the transcript of a handshake from its `messages`. `prover` is the role of the end
+    /// that computes a token from the transcript, and `peer` is the address of the peer. Requires
+    /// that each message has a fixed length, because the transcript does not contain the lengths.
     pub(crate) fn new<const N: usize>(prover: End, peer: SocketAddr, messages: [&[u8]; N]) -> Self {
         let label: &[u8] = match prover {
             End::Connecting => b"rdma-async 1: connecting end",
@@ -106,8 +106,9 @@ impl Transcript {
         }
     }
 
-    /// Returns the role of the end whose token is computed from this transcript. That end sends the
-    /// token, the proof that it may connect, and the other end checks the token.
+    /// Returns the role (connecting or accepting) of the end that computes its token from this
+    /// transcript. That end sends the token to prove that it may connect. The other end checks the
+    /// token.
     pub fn prover(&self) -> End {
         self.prover
     }

@@ -53,12 +53,12 @@ const MIN_KEEP_ALIVE: Duration = Duration::from_secs(4);
 /// probe is sent after half of this time, and Linux accepts at most 32,767 seconds.
 const MAX_KEEP_ALIVE: Duration = Duration::from_secs(2 * 32_767);
 
-/// Maximum of the setting [`RdmaBuilder::response_timeout`], about 34 years. Without a maximum, the
-/// end of the time limit could exceed the range of time values.
+/// Maximum of the setting [`RdmaBuilder::response_timeout`], about 34 years. Without a maximum,
+/// adding the timeout to the current time could overflow.
 const MAX_TIMEOUT: Duration = Duration::from_secs(1 << 30);
 
-/// Settings of the connections that a builder creates. Each field is described at the method of
-/// [`RdmaBuilder`] that sets the field.
+/// Settings of the connections that a builder creates. Each field has a method of [`RdmaBuilder`],
+/// which sets and describes the field.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) completion: CompletionMode,
@@ -82,7 +82,7 @@ pub(crate) struct Settings {
 }
 
 /// Limits of the memory that this end lends at the request of peers ([`Rdma::request_remote_mr`]):
-/// its bytes, its regions, and the time for which a peer holds a region.
+/// the number of bytes, the number of regions, and the time for which a peer holds a region.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrantLimits {
     /// Maximum number of bytes on one connection.
@@ -95,9 +95,9 @@ pub(crate) struct GrantLimits {
     pub(crate) time: Option<Duration>,
 }
 
-/// Limits of reading ahead: the maximum number of messages, and of bytes, that this end reads from
-/// the peer's memory before the program receives the messages. Applies to long messages and to long
-/// pieces of a stream.
+/// Limits of reading ahead. This end reads long messages, and long pieces of a stream, from the
+/// peer's memory before the program receives them. The limits are the maximum number of messages,
+/// and of bytes, that are read ahead at a time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadAhead {
     /// Maximum number of messages that are read ahead at a time. Bounds the number of their
@@ -108,9 +108,9 @@ pub(crate) struct ReadAhead {
     pub(crate) bytes: usize,
 }
 
-/// Number of receives of a connection for control messages of the peer, such as requests for
-/// memory. A few dozen suffice: the connection handles control messages itself, without waiting for
-/// the program.
+/// Number of receives of a connection that are reserved for control messages of the peer, such as
+/// requests for memory. A few dozen suffice: the connection handles control messages itself,
+/// without waiting for the program.
 const CONTROL_DEPTH: u16 = 32;
 
 impl Settings {
@@ -123,8 +123,8 @@ impl Settings {
         }
     }
 
-    /// Returns the settings that connections must have in common to share one completion queue, one
-    /// receive queue and the task that polls them (a shard).
+    /// Returns the settings that must be equal for connections to share a shard. A shard consists
+    /// of one completion queue, one receive queue and the task that polls them.
     pub(crate) fn profile(&self) -> Profile {
         Profile {
             completion: self.completion,
@@ -246,29 +246,28 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum number of operations of a connection that are in flight at the same time;
-    /// further operations wait. The default is 64, the bounds are 8 and 16384.
+    /// Sets the maximum number of operations of a connection that are in flight at the same time.
+    /// Further operations wait. The default is 64, the bounds are 8 and 16384.
     pub fn send_depth(mut self, operations: u32) -> Self {
         self.settings.send_depth = operations.clamp(8, 1 << 14);
         self
     }
 
-    /// Sets the maximum number of messages that have arrived and that the program has not yet
-    /// received. At the maximum, the peer's sends wait. The default is 64, the bounds are 2 and
-    /// 8192.
+    /// Sets the maximum number of arrived messages that wait until the program receives them. At
+    /// the maximum, the peer's sends wait. The default is 64, the bounds are 2 and 8192.
     pub fn receive_depth(mut self, messages: u16) -> Self {
         self.settings.receive_depth = messages.clamp(2, 1 << 13);
         self
     }
 
     /// Sets the maximum length, in bytes, of a message that the peer sends in one piece. The
-    /// default is 4352, enough for a page of 4096 bytes and a header of the program's own protocol;
-    /// the bounds are 64 bytes and 16 MiB. Every receive has memory for this length, so a longer
+    /// default is 4352, enough for a page of 4096 bytes and a header of the program's own protocol.
+    /// The bounds are 64 bytes and 16 MiB. Every receive has memory for this length, so a longer
     /// message length uses more memory.
     ///
-    /// A longer message is read from the sender's memory by RDMA: when the program receives the
-    /// message, or ahead, when the program receives an earlier long message
-    /// ([`Self::read_ahead`]).
+    /// This end reads a longer message from the sender's memory by RDMA, when the program receives
+    /// the message. While the program receives an earlier long message, this end can already read
+    /// the message ahead ([`Self::read_ahead`]).
     #[doc(alias = "max_message_length")]
     pub fn message_length(mut self, bytes: usize) -> Self {
         self.settings.payload = bytes.clamp(*MESSAGE_LENGTHS.start(), *MESSAGE_LENGTHS.end());
@@ -282,18 +281,18 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum memory, in bytes, that the peer may request and hold on one connection.
-    /// Each region counts with its size or its alignment, whichever is larger. The default is 256
-    /// MiB.
+    /// Sets the maximum memory, in bytes, that the peer may request and hold on one connection. A
+    /// region counts as its size in bytes, or as its alignment if that is larger. The default is
+    /// 256 MiB.
     pub fn remote_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.granted.bytes = bytes;
         self
     }
 
-    /// Sets the maximum number of regions that the peer may request and hold on one connection.
-    /// Limited because each region uses resources of the device, besides its bytes. A region whose
-    /// [time](Self::remote_memory_time) has expired counts until the peer drops the region. The
-    /// default is 16384.
+    /// Sets the maximum number of regions that the peer may request and hold on one connection. The
+    /// number is limited because each region uses resources of the device, besides its bytes. A
+    /// region whose [time](Self::remote_memory_time) has expired counts until the peer drops the
+    /// region. The default is 16384.
     pub fn remote_region_limit(mut self, regions: usize) -> Self {
         self.settings.granted.regions = regions;
         self
@@ -377,8 +376,8 @@ impl RdmaBuilder {
     /// unreachable. The default is 20 s, the minimum 4 s, the maximum 18 hours (65,534 s, the
     /// system's limit). The end of the peer's program is detected immediately.
     ///
-    /// TCP keep-alive probes begin after half of this time and are at least one second apart, so
-    /// a time below 8 s can be exceeded by up to 2 s.
+    /// TCP keep-alive probes begin after half of this time. The probes are at least one second
+    /// apart, so a time below 8 s can be exceeded by up to 2 s.
     pub fn keep_alive(mut self, limit: Duration) -> Self {
         self.settings.keep_alive = limit.clamp(MIN_KEEP_ALIVE, MAX_KEEP_ALIVE);
         self
@@ -416,9 +415,9 @@ impl RdmaBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the TCP connection fails,
-    /// [`Error::Handshake`] if the handshake with the peer fails, [`Error::Timeout`] after
-    /// [`Self::connect_timeout`], and [`Error::InvalidArgument`] if the host name has no address.
+    /// [`Error::Verbs`] if the device cannot be used. [`Error::Tcp`] if the TCP connection fails.
+    /// [`Error::Handshake`] if the handshake with the peer fails. [`Error::Timeout`] after
+    /// [`Self::connect_timeout`]. [`Error::InvalidArgument`] if the host name has no address.
     pub async fn connect(self, address: impl ToSocketAddrs) -> Result<Rdma> {
         let limit = self.settings.connect_timeout;
         let what = "connecting";
@@ -449,7 +448,7 @@ impl RdmaBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the system cannot listen or
+    /// [`Error::Verbs`] if the device cannot be used. [`Error::Tcp`] if the system cannot listen or
     /// accept.
     pub async fn listen(self, address: impl ToSocketAddrs) -> Result<Rdma> {
         let mut listener = self.bind(address).await?;
@@ -467,7 +466,7 @@ impl RdmaBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the system cannot listen at
+    /// [`Error::Verbs`] if the device cannot be used. [`Error::Tcp`] if the system cannot listen at
     /// the address.
     pub async fn bind(self, address: impl ToSocketAddrs) -> Result<RdmaListener> {
         RdmaListener::bind(self.template()?, address).await
@@ -480,7 +479,7 @@ impl RdmaBuilder {
 
     /// Returns the [`Template`] (device and settings) for a connection on the device with the name
     /// `name`. The caller has determined this name from the route to the peer. Uses the open device
-    /// of this builder, if any. Otherwise takes the device from the list `open`, or opens the
+    /// of this builder, or else a device in the list `open`. If neither is available, opens the
     /// device and adds it to `open`. Fails if this builder was set to a device with another name.
     pub(crate) fn template_on(&self, name: &str, open: &mut Vec<RdmaDevice>) -> Result<Template> {
         let is_named = |device: &&RdmaDevice| device.context().name() == name;
@@ -513,8 +512,8 @@ impl RdmaBuilder {
     }
 
     /// Converts this builder to a [`Template`], the device and the settings from which connections
-    /// are created. Opens the device unless this builder was set to an open device ([`Self::on`]),
-    /// and checks the port and the GID index.
+    /// are created. Opens the device, except if the builder has an open device ([`Self::on`]). Also
+    /// checks the port and the GID index.
     pub(crate) fn template(self) -> Result<Template> {
         let device = match &self.device {
             DeviceChoice::Open(device) => device.clone(),
@@ -539,8 +538,8 @@ enum DeviceChoice {
     Open(RdmaDevice),
 }
 
-/// An open device and the settings of an [`RdmaBuilder`], from which connections are created. A
-/// listener clones the value for each connection.
+/// Open device and the settings of an [`RdmaBuilder`], from which connections are created. A
+/// listener clones this value for each connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     pub(crate) device: RdmaDevice,
@@ -548,8 +547,8 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// Returns the limits of this end, which the peer must respect. The limits are sent to the peer
-    /// in the handshake.
+    /// Returns the limits of this end, such as the maximum length of a message. The limits are sent
+    /// to the peer in the handshake, and the peer must respect them.
     pub(crate) fn limits(&self) -> EndLimits {
         EndLimits {
             depths: self.settings.depths(),

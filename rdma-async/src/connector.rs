@@ -49,16 +49,16 @@ pub trait Connector: Send + Sync {
     fn connect(&self) -> impl Future<Output = Result<Rdma>> + Send;
 }
 
-/// An endpoint that accepts connections from peers in some way, such as over TCP. The counterpart
-/// of [`Connector`].
+/// An endpoint that accepts connections from peers, over TCP or by another means. The peers connect
+/// by a [`Connector`].
 pub trait Listener: Send {
     /// Waits until the next peer has connected, and returns its connection. Can be called again
     /// after an error of one peer.
     ///
     /// # Errors
     ///
-    /// [`Error::Handshake`](crate::Error::Handshake) if the handshake of a peer failed, and the
-    /// errors of the device and of the system.
+    /// [`Error::Handshake`](crate::Error::Handshake) if the handshake of a peer failed. Otherwise
+    /// the error of the device or of the operating system.
     fn accept(&mut self) -> impl Future<Output = Result<Rdma>> + Send;
 }
 

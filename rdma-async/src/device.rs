@@ -124,7 +124,7 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::new`], and [`Error::InvalidArgument`] if the low
+    /// The errors of [`Self::new`]. [`Error::InvalidArgument`] if the low
     /// [watermark](PoolOptions::kept_watermarks) exceeds the high one.
     pub fn with_pool(context: &Context, options: &PoolOptions) -> Result<Self> {
         options.check()?;
@@ -159,9 +159,9 @@ impl RdmaDevice {
         &self.shared.domain
     }
 
-    /// Returns whether the device enforces the limits of memory windows of type 2: the access only
-    /// to the bytes of the window, and only through the queue pair that has bound the window. The
-    /// first call tests the device, on a thread for blocking tasks.
+    /// Returns whether the device enforces the limits of memory windows of type 2. Such a window
+    /// gives access only to its bytes, and only through the queue pair that has bound the window.
+    /// The first call tests the device, on a thread for blocking tasks.
     pub(crate) async fn enforces_windows(&self) -> bool {
         if let Some(known) = self.shared.enforces_windows.get() {
             return *known;
@@ -191,8 +191,8 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] if the limit of the device's
-    /// memory is reached, [`Error::Verbs`] if memory cannot be registered.
+    /// [`Error::InvalidArgument`] for a size of 0. [`Error::PoolFull`] if the limit of the device's
+    /// memory is reached. [`Error::Verbs`] if memory cannot be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_local_mr(&self, layout: Layout) -> Result<LocalMr> {
         let mut region = self.alloc_local_mr_stale(layout)?;
@@ -205,8 +205,8 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] if the limit of the device's
-    /// memory is reached, [`Error::Verbs`] if memory cannot be registered.
+    /// [`Error::InvalidArgument`] for a size of 0. [`Error::PoolFull`] if the limit of the device's
+    /// memory is reached. [`Error::Verbs`] if memory cannot be registered.
     pub fn alloc_local_mr_stale(&self, layout: Layout) -> Result<LocalMr> {
         check_size(layout)?;
         let (memory, lender) = self.shared.pool.take(layout)?;
@@ -238,8 +238,8 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] for a region above the
-    /// limit, and [`Error::Verbs`] if memory cannot be registered.
+    /// [`Error::InvalidArgument`] for a size of 0. [`Error::PoolFull`] for a region above the
+    /// limit. [`Error::Verbs`] if memory cannot be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub async fn alloc_local_mr_when_free(&self, layout: Layout) -> Result<LocalMr> {
         check_size(layout)?;
@@ -276,16 +276,17 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// The owner, with [`Error::Verbs`] for 0 bytes or if the memory cannot be registered.
+    /// Every error is returned together with the owner. [`Error::Verbs`] for 0 bytes, or if the
+    /// memory cannot be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<LocalMr, (O, Error)> {
         let registered = self.shared.domain.register(owner);
         registered.map(LocalMr::from).map_err(refused)
     }
 
-    /// Registers memory of the program, such as `Arc<[u8]>`, for reading, without copying it. The
-    /// region can be cloned, and other code can read the memory at the same time. On an error,
-    /// returns both the error and the owner of the memory. A
+    /// Registers memory of the program, such as `Arc<[u8]>`, for reading, without copying the
+    /// memory. The region can be cloned, and other code can read the memory at the same time. On an
+    /// error, returns both the error and the owner of the memory. A
     /// [`RegistrationCache`](crate::RegistrationCache) keeps such regions for later operations.
     ///
     /// # Errors
@@ -363,7 +364,7 @@ impl RdmaDevice {
 }
 
 /// Converts the error of a failed registration to the error of this crate. Also returns the owner
-/// of the memory, which the caller returns to the program.
+/// of the memory, so that the caller can give the owner back to the program.
 fn refused<O>(refused: Refused<O>) -> (O, Error) {
     (refused.value, refused.error.into())
 }

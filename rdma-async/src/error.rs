@@ -78,8 +78,8 @@ pub enum Error {
         execution: Execution,
     },
 
-    /// The peer refused a request, or this end did not send the request because the peer has not
-    /// answered too many earlier requests.
+    /// The peer refused a request. Also the error of a request that this end did not send, because
+    /// too many earlier requests to the peer are unanswered.
     #[error("the peer refused {what}: {reason}")]
     Refused {
         /// Name of the request.
@@ -116,16 +116,17 @@ pub enum Error {
     },
 }
 
-/// Knowledge of this end about a failed operation: the peer has not executed the operation, or may
-/// have executed all or a part of it.
+/// Execution state of a failed operation, as far as this end knows: the peer has not executed the
+/// operation, or the state is unknown. If the state is unknown, the peer has perhaps executed all
+/// or a part of the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Execution {
     /// The operation was not posted to the device, so the peer has not executed any part of the
     /// operation. The program can repeat the operation on another connection.
     NotExecuted,
-    /// The operation was posted to the device. The peer may have executed all or a part of the
-    /// operation.
+    /// The operation was posted to the device, and its execution is unknown: the peer has perhaps
+    /// executed all or a part of the operation.
     Unknown,
 }
 
@@ -139,8 +140,8 @@ impl fmt::Display for Execution {
 }
 
 impl Error {
-    /// Creates the error that ends a connection on which an operation exceeded the time limit
-    /// `limit`.
+    /// Creates the error of a connection that has ended because an operation exceeded its time
+    /// limit. `limit` is this time limit.
     pub(crate) fn deadline(limit: Duration) -> Self {
         Self::DeadlineExceeded {
             limit,
@@ -183,7 +184,7 @@ impl Error {
 
     /// Converts this error, which has ended the connection, to the error of an operation that was
     /// posted to the device. The [`execution`](Self::execution) of the error becomes unknown: the
-    /// peer's device may or may not have performed the operation.
+    /// peer's device has perhaps performed the operation, and perhaps not.
     pub(crate) fn of_posted(self) -> Self {
         let execution = Execution::Unknown;
         match self {
@@ -197,7 +198,8 @@ impl Error {
         }
     }
 
-    /// Creates [`Self::Tcp`]: the operating system failed to perform `action` at `address`.
+    /// Creates the error [`Self::Tcp`]: the operating system has failed to perform `action` at
+    /// `address`. `cause` is the error of the operating system.
     pub(crate) fn tcp(action: &'static str, address: impl ToString, cause: io::Error) -> Self {
         Self::Tcp {
             action,
@@ -216,8 +218,8 @@ impl Error {
         }
     }
 
-    /// Creates [`Self::InvalidArgument`] for the argument `what`, whose value is not allowed for
-    /// `reason`.
+    /// Creates the error [`Self::InvalidArgument`]. `what` is the name of the argument, and
+    /// `reason` is the reason why its value is not allowed.
     pub(crate) fn invalid(what: &'static str, reason: impl Into<String>) -> Self {
         Self::InvalidArgument {
             what,

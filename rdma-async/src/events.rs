@@ -47,12 +47,13 @@ pub struct DeviceEvents {
 }
 
 impl RdmaDevice {
-    /// Returns a stream of the asynchronous events of the device, on the current runtime. Each
-    /// event is delivered once: if the device has several streams, only one of them gets the event.
+    /// Returns a stream of the asynchronous events of the device, which waits on the current
+    /// runtime. Each event is delivered once: if the device has several streams, only one stream
+    /// gets the event.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device has no events, [`Error::Tcp`] if the runtime cannot wait for
+    /// [`Error::Verbs`] if the device has no events. [`Error::Tcp`] if the runtime cannot wait for
     /// them.
     #[doc(alias = "ibv_get_async_event")]
     pub fn events(&self) -> Result<DeviceEvents> {

@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::handshake::{HELLO_LEN, Hello, LocalEnd, READY};
 use crate::rdma::Rdma;
 
-/// One end of a connection that is not yet connected, and whose endpoints (the addresses of the two
-/// queue pairs) the program exchanges itself. Created by [`RdmaBuilder::prepare`].
+/// One end of a connection that is not yet connected. The program itself exchanges the endpoints
+/// (the addresses of the two queue pairs) between the ends. Created by [`RdmaBuilder::prepare`].
 ///
 /// The connection uses no TCP connection. An end that closes the connection sends a message to the
 /// peer. If the peer's program or host fails, the next request is not acknowledged, which ends the
@@ -68,7 +68,7 @@ impl RdmaBuilder {
     /// [authenticator](Self::authenticator), each end also passes its [proof](PreparedRdma::proof).
     /// [`Self::toward`] or [`Self::gid_index`] can select the GID.
     ///
-    /// Must be called on the runtime that will drive the connection.
+    /// The program must call this function on the runtime that will drive the connection.
     ///
     /// # Errors
     ///
@@ -122,8 +122,8 @@ impl PreparedRdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `peer` is not a valid hello of an end with an authenticator,
-    /// or if this end has no [authenticator](RdmaBuilder::authenticator).
+    /// [`Error::InvalidArgument`] if `peer` is not a valid hello of an end with an authenticator.
+    /// [`Error::InvalidArgument`] if this end has no [authenticator](RdmaBuilder::authenticator).
     pub fn proof(&self, peer: &[u8]) -> Result<Vec<u8>> {
         let remote = self.decode(peer)?;
         let own = self.own_proof()?;
@@ -141,9 +141,10 @@ impl PreparedRdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `peer` is not a valid hello, or if this end has an
-    /// [authenticator](RdmaBuilder::authenticator), for which [`Self::connect_authenticated`] is
-    /// needed. [`Error::Handshake`] if the device cannot reach the endpoint.
+    /// [`Error::InvalidArgument`] if `peer` is not a valid hello. [`Error::InvalidArgument`] also
+    /// if this end has an [authenticator](RdmaBuilder::authenticator): such an end needs
+    /// [`Self::connect_authenticated`]. [`Error::Handshake`] if the device cannot reach the
+    /// endpoint.
     pub fn connect(self, peer: &[u8]) -> Result<Rdma> {
         if self.own_proof.is_some() {
             let reason = "the proof of the peer is needed: call `connect_authenticated`";
@@ -178,8 +179,8 @@ impl PreparedRdma {
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::proof`], and [`Error::Handshake`] if the authenticator refuses the
-    /// proof or the device cannot reach the endpoint.
+    /// The errors of [`Self::proof`]. [`Error::Handshake`] if the authenticator refuses the proof
+    /// or the device cannot reach the endpoint.
     pub fn connect_authenticated(self, peer: &[u8], proof: &[u8]) -> Result<Rdma> {
         let remote = self.decode(peer)?;
         let own = self.own_proof()?;
@@ -196,9 +197,9 @@ impl PreparedRdma {
         self.connect_to(&remote)
     }
 
-    /// Decodes `peer`, the hello (first message) of the peer. The hello must contain a nonce
-    /// (random bytes) if and only if this end has an authenticator. Fails if the hello is not
-    /// valid, or if its nonce is the nonce of this end.
+    /// Decodes `peer`, the hello (first message) of the peer. Fails if the hello is not valid, or
+    /// if its nonce (random bytes) equals the nonce of this end. The hello must contain a nonce if
+    /// this end has an authenticator, and no nonce otherwise.
     fn decode(&self, peer: &[u8]) -> Result<Hello> {
         const WITH_NONCE: usize = HELLO_LEN + NONCE_LEN;
         let invalid = |reason: String| Error::invalid("hello of the peer", reason);
@@ -258,9 +259,9 @@ impl PreparedRdma {
 }
 
 impl OwnProof {
-    /// Returns the roles of this end and of the peer in the authentication. Both ends call the same
-    /// functions, so the end with the lesser nonce (random bytes) counts as the connecting end.
-    /// `peer` is the handshake message of the peer, which ends with its nonce.
+    /// Returns the roles of this end and of the peer in the authentication. The end with the lesser
+    /// nonce (random bytes) counts as the connecting end, because neither end listens. `peer` is
+    /// the handshake message of the peer, which ends with its nonce.
     fn roles(&self, peer: &[u8]) -> (End, End) {
         match self.nonce[..] < peer[HELLO_LEN..] {
             true => (End::Connecting, End::Accepting),
@@ -275,8 +276,9 @@ fn address(hello: &Hello) -> SocketAddr {
     SocketAddr::new(hello.endpoint.gid.to_ip(), 0)
 }
 
-/// A [`Connector`] and [`Listener`] that passes the handshake by a function of the program instead
-/// of a TCP connection. Created by [`RdmaBuilder::exchange`].
+/// Way to establish connections without TCP: a function of the program passes the handshake
+/// messages between the two ends. This type is both a [`Connector`] and a [`Listener`]. Created by
+/// [`RdmaBuilder::exchange`].
 ///
 /// The function is asynchronous: it passes bytes to the peer, and returns the bytes that the peer
 /// passed. Each end calls the function twice for each connection: first with its hello (its address

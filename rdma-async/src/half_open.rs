@@ -15,13 +15,14 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::error::Result;
 use crate::rdma::Rdma;
 
-/// Minimum time that a handshake gets before it is ended in favor of a waiting peer. Long enough
-/// for a round trip over a network: a peer sends its first message together with the last packet of
-/// the TCP handshake.
+/// Minimum duration of a handshake, before the listener can end it in favor of a waiting peer. Long
+/// enough for a round trip over a network: a peer sends its first message together with the last
+/// packet of the TCP handshake.
 const MIN_HANDSHAKE_TIME: Duration = Duration::from_millis(100);
-/// Minimum time that a handshake gets, from its beginning, if its peer has sent a valid first
-/// message and, if required, a valid token (proof that it may connect). Long enough for the
-/// creation of the queue pair and the last messages.
+/// Minimum duration of a handshake, before the listener can end it in favor of a waiting peer, if
+/// the peer of the handshake has proved that it may connect. The proof is a valid first message
+/// and, if required, a valid token. Long enough for the creation of the queue pair and the last
+/// messages.
 const MIN_PROVED_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 
 /// Handshakes that a listener is performing, each in a task. The number of handshakes is limited.
@@ -50,8 +51,8 @@ struct Entry {
 }
 
 /// State of a handshake, shared by the listener and the task that performs the handshake. Contains
-/// a flag that is set when the peer has proved that it may connect, and a flag that is set when the
-/// listener ends the handshake.
+/// two flags. The first is set when the peer has proved that it may connect. The second is set when
+/// the listener ends the handshake.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeState {
     has_proved: AtomicBool,
@@ -71,8 +72,8 @@ impl HandshakeState {
     }
 
     /// Waits until the listener demands the end of this handshake, because too many handshakes are
-    /// in progress and another peer waits. Must be awaited by only one task, the task of the
-    /// handshake.
+    /// in progress and another peer waits. Only the task of the handshake may call this function:
+    /// the wakeup reaches only one task.
     pub(crate) async fn evicted(&self) {
         self.eviction.notified().await;
     }
@@ -93,8 +94,9 @@ impl HalfOpen {
         }
     }
 
-    /// Polls for a handshake that has ended, and returns its result, a connection or an error.
-    /// Returns `Ready(None)` if no handshake is in progress.
+    /// Polls for a handshake that has ended. Returns the connection that the handshake has
+    /// established, or the error of the handshake. Returns `Ready(None)` if no handshake is in
+    /// progress.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Rdma>>> {
         loop {
             let Some(ended) = ready!(self.tasks.poll_join_next(cx)) else {
@@ -114,9 +116,9 @@ impl HalfOpen {
     }
 
     /// Polls until the number of handshakes in progress is below the limit. At the limit, ends a
-    /// handshake that has lasted a minimum time: the oldest handshake whose peer has not proved
-    /// that it may connect, or else the oldest handshake. Must be called only while a peer waits to
-    /// connect.
+    /// handshake after its minimum time: the oldest handshake whose peer has not proved that it may
+    /// connect, or else the oldest handshake. The caller must call this function only while a peer
+    /// waits to connect.
     pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.entries.len() < self.limit {
             return Poll::Ready(());

@@ -41,8 +41,9 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// The region, with [`Error::Verbs`] if an operation is using the region or the device cannot
-    /// register it, or with the error that ended the connection.
+    /// Every error is returned together with the region. [`Error::Verbs`] if an operation is using
+    /// the region, or if the device cannot register the region. Otherwise the error that ended the
+    /// connection.
     pub fn lend(&self, region: LocalMr) -> Result<Lent, (LocalMr, Error)> {
         self.lend_with(region, AccessFlags::all())
     }
@@ -80,8 +81,8 @@ pub struct Lent {
     lease: Option<OpenLease>,
 }
 
-/// Right of the peer to access a memory region of this end, which has not ended. `number`
-/// identifies the right on its connection.
+/// Right of the peer to access a memory region of this end, until this end ends the access.
+/// `number` identifies the right on its connection.
 struct OpenLease {
     connection: Arc<Connection>,
     number: u64,

@@ -58,7 +58,7 @@ impl RdmaListener {
     /// # Errors
     ///
     /// [`Error::Handshake`] if the handshake of a peer failed or exceeded the time limit of
-    /// connecting, [`Error::Verbs`] if the device cannot create a queue pair, [`Error::Tcp`] if
+    /// connecting. [`Error::Verbs`] if the device cannot create a queue pair. [`Error::Tcp`] if
     /// accepting failed.
     pub async fn accept(&mut self) -> Result<Rdma> {
         poll_fn(|cx| self.poll_accept(cx)).await

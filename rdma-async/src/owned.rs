@@ -53,8 +53,8 @@ impl Rdma {
         (self.write(&local, remote).await, local)
     }
 
-    /// Writes with immediate data like [`Self::write_with_immediate`], and returns the local memory
-    /// with the result.
+    /// Writes all bytes of `local` to the start of `remote` with immediate data, like
+    /// [`Self::write_with_immediate`]. Returns `local` together with the result.
     ///
     /// # Errors
     ///
@@ -70,7 +70,8 @@ impl Rdma {
         (outcome, local)
     }
 
-    /// Reads like [`Self::read`], and returns the local memory with the result.
+    /// Fills `local` with the bytes at the start of `remote` by RDMA, like [`Self::read`]. Returns
+    /// `local` together with the result.
     ///
     /// # Errors
     ///
@@ -84,7 +85,8 @@ impl Rdma {
         (self.read(&mut local, remote).await, local)
     }
 
-    /// Sends a message like [`Self::send`], and returns the message with the result.
+    /// Sends a message like [`Self::send`]. Returns the memory of the message together with the
+    /// result.
     ///
     /// # Errors
     ///

@@ -81,15 +81,14 @@ impl Rdma {
     }
 
     /// Returns the address of this end: the address of the TCP connection or of the connection
-    /// manager. A connection of a [`PreparedRdma`](crate::PreparedRdma) or an
-    /// [`Exchange`](crate::Exchange) has neither, and returns the IP address of the GID, and port
-    /// 0.
+    /// manager. If the connection uses neither ([`PreparedRdma`](crate::PreparedRdma),
+    /// [`Exchange`](crate::Exchange)), returns the IP address of the GID, and port 0.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
     /// Returns the address of the peer: the address of the TCP connection or of the connection
-    /// manager. A connection that uses neither returns the IP address of the peer's GID, and port
+    /// manager. If the connection uses neither, returns the IP address of the peer's GID, and port
     /// 0.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
@@ -130,7 +129,7 @@ impl Rdma {
         self.connection.wait_for_end().await
     }
 
-    /// Runs an operation on this connection with a time limit, which starts when the operation
+    /// Runs an operation on this connection with a time limit. The time starts when the operation
     /// first has to wait. An operation that exceeds the limit ends the connection: the queue pair
     /// enters the error state, so that the device no longer accesses the memory of any operation.
     ///
@@ -157,7 +156,7 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`] if the limit was exceeded, and the errors of the operation.
+    /// [`Error::DeadlineExceeded`] if the limit was exceeded. The errors of the operation.
     pub async fn within<T>(
         &self,
         limit: Duration,
@@ -172,8 +171,8 @@ impl Rdma {
     ///
     /// Messages of one piece (at most the peer's
     /// [`RdmaBuilder::message_length`](crate::RdmaBuilder::message_length) bytes) are then in the
-    /// peer's memory, but the peer's program may not have received them yet. Longer messages have
-    /// been read by the peer.
+    /// peer's memory, but the peer's program has perhaps not received them yet. Longer messages
+    /// have been read by the peer.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -194,9 +193,8 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// The error that ended the connection before all messages were received, and
-    /// [`Error::Timeout`] after
-    /// [`RdmaBuilder::response_timeout`](crate::RdmaBuilder::response_timeout).
+    /// The error that ended the connection before all messages were received. [`Error::Timeout`]
+    /// after [`RdmaBuilder::response_timeout`](crate::RdmaBuilder::response_timeout).
     pub async fn close(self) -> Result<()> {
         self.connection.wait_until_delivered().await
     }
@@ -242,14 +240,14 @@ impl Rdma {
     }
 
     /// Posts a message like [`Self::post`], but never waits. Returns `false`, and posts nothing, if
-    /// no credit (permission to send a message, which the peer gives) is available, or if the send
-    /// queue is full.
+    /// the send queue is full, or if no credit is available. A credit is a permission to send one
+    /// message, which the peer gives.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the message is longer than the peer's
-    /// [`message_length`](crate::RdmaBuilder::message_length), [`Error::Verbs`] if the device
-    /// refuses the request, and the error that ended the connection.
+    /// [`message_length`](crate::RdmaBuilder::message_length). [`Error::Verbs`] if the device
+    /// refuses the request. Otherwise the error that ended the connection.
     pub fn try_post(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         self.connection.try_post_message(message)
     }
@@ -302,10 +300,10 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] if a limit of the peer would
-    /// be exceeded, if the peer cannot allocate the memory, or if the peer has not answered 4096
-    /// earlier requests, [`Error::Timeout`] if the peer does not answer, and the error that ended
-    /// the connection.
+    /// [`Error::InvalidArgument`] for a size of 0. [`Error::Refused`] if a limit of the peer would
+    /// be exceeded, or if the peer cannot allocate the memory. [`Error::Refused`] also if the peer
+    /// has not answered 4096 earlier requests. [`Error::Timeout`] if the peer does not answer.
+    /// Otherwise the error that ended the connection.
     pub async fn request_remote_mr(&self, layout: Layout) -> Result<RemoteMr> {
         observed!(&self.connection, RequestMemory, layout.size(), {
             if layout.size() == 0 {
@@ -337,9 +335,9 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `remote` is shorter than `local`, [`Error::Verbs`] if an
-    /// operation is writing to `local`, [`Error::Work`] if the peer's device refuses the access,
-    /// and the error that ended the connection.
+    /// [`Error::InvalidArgument`] if `remote` is shorter than `local`. [`Error::Verbs`] if an
+    /// operation is writing to `local`. [`Error::Work`] if the peer's device refuses the access.
+    /// Otherwise the error that ended the connection.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub async fn write(
         &self,
@@ -359,9 +357,10 @@ impl Rdma {
         })
     }
 
-    /// Writes like [`Self::write`], with the immediate data `immediate`, which the peer receives by
+    /// Writes all bytes of `local` to the start of `remote`, like [`Self::write`], with the
+    /// immediate data `immediate`. The peer receives the immediate data by
     /// [`Self::receive_write_immediate`]. Waits until the peer has a free receive, because the
-    /// write uses up a receive of the peer, like a message.
+    /// write consumes a receive of the peer, as a message does.
     ///
     /// # Errors
     ///
@@ -396,14 +395,14 @@ impl Rdma {
     }
 
     /// Fills `local` with the bytes at the start of `remote` by RDMA, and waits until the read has
-    /// completed. If the future is dropped, the read continues, and neither the program nor other
-    /// operations can access `local` until the read has completed.
+    /// completed. If the future is dropped, the read continues. Neither the program nor other
+    /// operations can then access `local` until the read has completed.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `remote` is shorter than `local`, [`Error::Verbs`] if an
-    /// operation is using `local`, [`Error::Work`] if the peer's device refuses the access, and the
-    /// error that ended the connection.
+    /// [`Error::InvalidArgument`] if `remote` is shorter than `local`. [`Error::Verbs`] if an
+    /// operation is using `local`. [`Error::Work`] if the peer's device refuses the access.
+    /// Otherwise the error that ended the connection.
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub async fn read(
         &self,
@@ -419,14 +418,14 @@ impl Rdma {
         })
     }
 
-    /// Atomically replaces the eight bytes of `remote` by `desired` if they equal `expected`, and
-    /// returns their previous value.
+    /// Atomically compares the eight bytes of `remote` with `expected`, and replaces them by
+    /// `desired` if they are equal. Returns the value of the bytes before the operation.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if `remote` is not eight bytes long or its address is not a
-    /// multiple of eight, [`Error::Work`] if the peer's device refuses the access, and the error
-    /// that ended the connection.
+    /// multiple of eight. [`Error::Work`] if the peer's device refuses the access. Otherwise the
+    /// error that ended the connection.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[doc(alias = "atomic_cas")]
     pub async fn compare_and_swap(
@@ -446,8 +445,8 @@ impl Rdma {
         })
     }
 
-    /// Atomically adds `add` to the eight bytes of `remote`, wrapping on overflow, and returns
-    /// their previous value.
+    /// Atomically adds `add` to the eight bytes of `remote`, and returns the value of the bytes
+    /// before the addition. The addition wraps on overflow.
     ///
     /// # Errors
     ///
@@ -469,15 +468,15 @@ impl Rdma {
 
     /// Sends a message of any length, which the peer receives as one message. A message of at most
     /// the peer's [`RdmaBuilder::message_length`](crate::RdmaBuilder::message_length) is sent in
-    /// one piece; this function waits until it has arrived in the peer's memory. A longer message
-    /// is read by the peer; this function waits until the peer has read it.
+    /// one piece: this function waits until the message has arrived in the peer's memory. A longer
+    /// message is read by the peer: this function waits until the peer has read the message.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the message is above the peer's limit, if the peer has no memory for
-    /// it, or if the peer has not answered 4096 earlier long messages and requests for memory,
-    /// [`Error::Verbs`] if another operation is writing to the message, and the error that
-    /// ended the connection.
+    /// [`Error::Refused`] if the message is above the peer's limit, or if the peer has no memory
+    /// for the message. [`Error::Refused`] also if the peer has not answered 4096 earlier long
+    /// messages and requests for memory. [`Error::Verbs`] if another operation is writing to the
+    /// message. Otherwise the error that ended the connection.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         observed!(&self.connection, Send, message.length(), {
@@ -486,9 +485,10 @@ impl Rdma {
     }
 
     /// Sends a message without waiting for its arrival: waits only until the send queue accepts the
-    /// message. A message longer than the peer's
-    /// [`RdmaBuilder::message_length`](crate::RdmaBuilder::message_length) is sent as by
-    /// [`Self::send`]. If the message cannot be delivered, the connection ends.
+    /// message. If the message is longer than the peer's
+    /// [`RdmaBuilder::message_length`](crate::RdmaBuilder::message_length), waits until the peer
+    /// has read the message, like [`Self::send`]. If the message cannot be delivered, the
+    /// connection ends.
     ///
     /// # Errors
     ///
@@ -523,8 +523,8 @@ impl Rdma {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a message above
-    /// [`message_limit`](crate::RdmaBuilder::message_limit), [`Error::Verbs`] if no memory can be
-    /// registered for it, and the error that ended the connection.
+    /// [`message_limit`](crate::RdmaBuilder::message_limit). [`Error::Verbs`] if no memory can be
+    /// registered for the message. Otherwise the error that ended the connection.
     pub async fn receive(&self) -> Result<LocalMr> {
         observed_arrival!(&self.connection, Receive, LocalMrReadAccess::length, {
             self.connection.receive().await.map(|(message, _)| message)
@@ -552,8 +552,8 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if an operation is still using the memory or the device cannot register it,
-    /// and the error that ended the connection.
+    /// [`Error::Verbs`] if an operation is still using the memory or the device cannot register it.
+    /// Otherwise the error that ended the connection.
     pub async fn send_local_mr(&self, region: LocalMr) -> Result<()> {
         observed!(&self.connection, OfferMemory, region.length(), {
             self.connection.offer(region).await
@@ -561,9 +561,9 @@ impl Rdma {
     }
 
     /// Gives memory that the peer has lent to this end back to the peer. The peer's program gets
-    /// the memory from [`Self::receive_local_mr`]. Memory that the peer lends by [`Self::reserve`]
-    /// is instead the result of that call. If the future is dropped before the message was sent,
-    /// the memory is only released, and the peer can free it.
+    /// the memory from [`Self::receive_local_mr`], or from [`Self::reserve`] if that call has lent
+    /// the memory. If the future is dropped before the message was sent, the memory is only
+    /// released, and the peer can free the memory.
     ///
     /// # Errors
     ///
@@ -575,9 +575,10 @@ impl Rdma {
         })
     }
 
-    /// Waits for memory that the peer returns: memory that the peer had requested, or memory lent
-    /// by [`Self::send_local_mr`]. The peer can no longer access the returned memory. Requested
-    /// memory counts towards the limits of the peer until this function returns it.
+    /// Waits for memory that the peer returns, and returns this memory. The peer had requested the
+    /// memory, or [`Self::send_local_mr`] has lent the memory to the peer. The peer can no longer
+    /// access the memory. Requested memory counts towards the limits of the peer until this
+    /// function returns the memory.
     ///
     /// # Errors
     ///
@@ -591,8 +592,8 @@ impl Rdma {
         )
     }
 
-    /// Waits for memory that the peer lends with [`Self::send_local_mr`] or
-    /// [`Grant::offer`](crate::Grant::offer), and returns it.
+    /// Waits for memory that the peer lends by [`Self::send_local_mr`] or
+    /// [`Grant::offer`](crate::Grant::offer), and returns this memory.
     ///
     /// # Errors
     ///
@@ -609,8 +610,8 @@ impl Rdma {
 
 impl Drop for Rdma {
     /// Passes the connection to its control task, which keeps the connection until the peer has
-    /// received the last messages. Does nothing if the runtime has ended: the control task has then
-    /// already waited for the peer, when it was dropped with the runtime.
+    /// received the last messages. Does nothing if the runtime has ended: the control task was then
+    /// dropped with the runtime, and that drop has already waited for the peer.
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
             drop(task.send(Arc::clone(&self.connection)));
@@ -639,7 +640,7 @@ fn too_long(len: usize, memory: RemoteMemory) -> Error {
 }
 
 /// Checks that `remote` can be the target of an atomic operation: the peer still lends the memory,
-/// and the memory has eight bytes at a multiple of eight.
+/// and the memory has eight bytes at an address that is a multiple of eight.
 fn check_atomic(remote: &impl RemoteMrReadAccess) -> Result<()> {
     let memory = remote.memory();
     if remote.lease_has_ended() {

@@ -108,8 +108,8 @@ impl Rdma {
     }
 }
 
-/// Result of [`Rdma::reserve`]: the region that was lent, and the output of the program's future
-/// that ran while the region was lent.
+/// Result of [`Rdma::reserve`]: the region that was lent to the peer, and the output of the
+/// program's future. The future ran during the loan.
 #[derive(Debug)]
 pub struct Reserved<T> {
     /// The region, which the peer can no longer access.
@@ -147,14 +147,13 @@ impl Grant {
         self.memory
     }
 
-    /// Returns whether only the peer of this connection can access the memory. Otherwise every peer
-    /// that is connected to the same [`RdmaDevice`](crate::RdmaDevice), and knows the token, can
+    /// Returns `true` if only the peer of this connection can access the memory. Otherwise, every
+    /// peer that is connected to the same [`RdmaDevice`](crate::RdmaDevice) and knows the token can
     /// access the memory.
     ///
     /// The access is exclusive if it uses a memory window of type 2, and the device limits windows
-    /// to their bytes and their queue pair. The device is tested for this. The access is not
-    /// exclusive if [`RdmaBuilder::exclusive_grants`] or the registration of the memory forbids
-    /// windows.
+    /// to their bytes and their queue pair (tested by this crate). The access is not exclusive if
+    /// [`RdmaBuilder::exclusive_grants`] or the registration of the memory forbids windows.
     ///
     /// [`RdmaBuilder::exclusive_grants`]: crate::RdmaBuilder::exclusive_grants
     pub fn is_exclusive(&self) -> bool {
@@ -168,8 +167,8 @@ impl Grant {
     ///
     /// # Errors
     ///
-    /// [`Error::LeaseEnded`] if the peer's access has ended, [`Error::InvalidArgument`] if the
-    /// memory was offered before, and the error that ended the connection.
+    /// [`Error::LeaseEnded`] if the peer's access has ended. [`Error::InvalidArgument`] if the
+    /// memory was offered before. Otherwise the error that ended the connection.
     pub async fn offer(&self) -> Result<()> {
         let connection = self.connection.upgrade().ok_or(Error::LeaseEnded)?;
         observed!(&connection, OfferMemory, self.memory.len as usize, {
@@ -194,8 +193,9 @@ impl Grant {
 }
 
 /// State of memory that a call of [`Rdma::reserve`] lends to the peer: the time limit, and the
-/// memory region once the peer has given it back. Shared by the future of [`Rdma::reserve`], the
-/// clones of its [`Grant`] and, once the memory was offered to the peer, the connection.
+/// memory region after the peer has given the region back. Shared by the future of
+/// [`Rdma::reserve`] and the clones of its [`Grant`]. Once the memory was offered to the peer, the
+/// connection also shares the state.
 #[derive(Debug)]
 pub(crate) struct GrantState {
     inner: Mutex<Inner>,
@@ -211,7 +211,7 @@ struct Inner {
 }
 
 /// Time limit for the peer's access to memory that [`Rdma::reserve`] lends. When the limit expires,
-/// the access ends, and the caller gets the memory back.
+/// this end ends the access, and the caller of [`Rdma::reserve`] gets the memory back.
 #[derive(Debug, Clone, Copy)]
 enum Limit {
     /// The limit starts when the reservation first waits for its end.
@@ -287,18 +287,18 @@ impl GrantState {
         }
     }
 
-    /// Calls `send`, which sends the peer the offer of the memory or the notification that the
-    /// peer's access has ended, and returns the value of `send`. During the call, a lock prevents
-    /// other threads from sending the other message. `send` must not send the offer after the lease
-    /// has ended, so the peer never gets the offer after the notification.
+    /// Calls `send`, which sends one of two messages to the peer: the offer of the memory, or the
+    /// notification that the peer's access has ended. Returns the value of `send`. During the call,
+    /// a lock prevents other threads from sending the other message. `send` must not send the offer
+    /// after the lease has ended, so the peer never gets the offer after the notification.
     pub(crate) fn send_in_order<T>(&self, send: impl FnOnce() -> T) -> T {
         let _inner = self.inner.lock();
         send()
     }
 
     /// Stores the region that the peer has given back, and wakes the task that waits for the region
-    /// in [`Self::returned_region`]. If the request that ends the peer's access is still in flight,
-    /// that task waits for it.
+    /// in [`Self::returned_region`]. The request that ends the peer's access can still be in
+    /// flight: the woken task then waits until the request has completed.
     pub(crate) fn put_back(&self, region: EndedAccess<Arc<Windows>>) {
         {
             let mut inner = self.inner.lock();

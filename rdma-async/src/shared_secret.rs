@@ -63,8 +63,8 @@ impl SharedSecret {
         Ok(Self { keyed })
     }
 
-    /// Returns the HMAC (hash with the secret as the key) of the transcript of a handshake. The
-    /// value of the HMAC is the token by which an end proves that it may connect.
+    /// Returns the HMAC (hash with the secret as the key) of the transcript of a handshake. An end
+    /// sends the value of the HMAC as its token, to prove that it may connect.
     fn mac(&self, transcript: &Transcript) -> Hmac<Sha256> {
         let mut keyed = self.keyed.clone();
         keyed.update(transcript.as_bytes());

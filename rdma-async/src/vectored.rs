@@ -39,10 +39,10 @@ impl Rdma {
     /// # Errors
     ///
     /// Before anything is written: [`Error::InvalidArgument`] if the pieces are longer than
-    /// `remote`, and [`Error::Verbs`] if an operation is writing to a piece.
+    /// `remote`. [`Error::Verbs`] if an operation is writing to a piece.
     ///
-    /// After some pieces may have been written: [`Error::Work`] if the peer's device refuses the
-    /// access, and the error that ended the connection.
+    /// [`Error::Work`] if the peer's device refuses the access. Otherwise the error that ended the
+    /// connection. In both cases, the peer's memory has perhaps been written in part.
     #[doc(alias = "ibv_sge")]
     #[doc(alias = "sg_list")]
     pub async fn write_vectored<M: LocalMrReadAccess>(
@@ -72,11 +72,11 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// Before anything is read: [`Error::InvalidArgument`] if the pieces are longer than `remote`,
-    /// and [`Error::Verbs`] if an operation is using a piece.
+    /// Before anything is read: [`Error::InvalidArgument`] if the pieces are longer than `remote`.
+    /// [`Error::Verbs`] if an operation is using a piece.
     ///
-    /// After some pieces may have been filled: [`Error::Work`] if the peer's device refuses the
-    /// access, and the error that ended the connection.
+    /// [`Error::Work`] if the peer's device refuses the access. Otherwise the error that ended the
+    /// connection. In both cases, some pieces have perhaps been filled.
     #[doc(alias = "ibv_sge")]
     #[doc(alias = "sg_list")]
     pub async fn read_vectored<M: LocalMrWriteAccess>(
@@ -99,8 +99,8 @@ impl Rdma {
     }
 
     /// Submits the requests of all pieces, and waits until the last request has completed. The
-    /// memory of all pieces must already be claimed, so that nothing is transferred if a claim
-    /// fails. After an error, the peer may have executed earlier requests.
+    /// caller must have claimed the memory of all pieces, so that nothing is transferred if a claim
+    /// fails. After an error, the peer has perhaps executed earlier requests.
     async fn perform_pieces(&self, requests: Vec<(Work, Claim)>) -> Result<()> {
         let mut last = None;
         for (work, claim) in requests {
@@ -114,9 +114,9 @@ impl Rdma {
         finished.map_err(Error::of_posted)
     }
 
-    /// Ends the connection because only some requests of a vectored operation were accepted.
-    /// Otherwise the accepted requests would continue after the operation has failed. Returns the
-    /// error of the operation.
+    /// Ends the connection, because the send queue has accepted only some requests of a vectored
+    /// operation. Otherwise these requests would continue after the operation has failed. Returns
+    /// the error of the operation.
     fn fail_partial(&self, error: Error) -> Error {
         self.connection().fail(error.clone());
         error.of_posted()

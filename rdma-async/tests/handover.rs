@@ -205,7 +205,11 @@ fn dropped_transfers_of_memory_lose_no_memory() {
             let region = loop {
                 match client.request_remote_mr(layout(64)).await {
                     Ok(region) => break region,
-                    Err(Error::Refused { .. }) => tokio::task::yield_now().await,
+                    // Returned memory counts until the owner has received it.
+                    Err(Error::Refused { .. }) => {
+                        poll_and_drop(server.receive_local_mr());
+                        tokio::task::yield_now().await;
+                    }
                     Err(error) => panic!("{error}"),
                 }
             };

@@ -169,9 +169,9 @@ impl Plan {
         }
     }
 
-    /// Returns whether the writes of this test have immediate data. Returns `true` if
-    /// [`immediate`](Self::immediate) is set, and in latency tests of writes over rdma-async,
-    /// because its receivers notice only writes with immediate data.
+    /// Returns `true` if the writes of this test have immediate data: if
+    /// [`immediate`](Self::immediate) is set, and in latency tests of writes over rdma-async. A
+    /// receiver of rdma-async notices only writes with immediate data.
     pub fn has_immediate(&self) -> bool {
         let noticed = self.test.verb == Verb::Write && self.test.metric == Metric::Latency;
         self.immediate || (noticed && self.layer == Layer::Async)
@@ -182,9 +182,9 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns whether the process with the role `role` posts receives in this test. If the
-    /// messages are sends or writes with immediate data, both processes do so in a latency test,
-    /// and the server in a bandwidth test.
+    /// Returns `true` if the process with the role `role` posts receives in this test. Only tests
+    /// of sends and of writes with immediate data need receives. In a latency test, both processes
+    /// post receives. In a bandwidth test, only the server posts receives.
     pub fn receives_at(&self, role: Role) -> bool {
         let takes_part = self.test.metric == Metric::Latency || role == Role::Server;
         takes_part && (self.test.verb == Verb::Send || self.has_immediate())

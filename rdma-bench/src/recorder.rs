@@ -7,8 +7,8 @@ use hdrhistogram::Histogram;
 use crate::plan::Length;
 use crate::statistics::Latency;
 
-/// A recorder of one timestamp per iteration of a latency test, which also determines when the test
-/// is over.
+/// A recorder of one timestamp for each iteration of a latency test. The recorder also determines
+/// when the test is over.
 #[derive(Debug)]
 pub struct Recorder {
     taken: usize,
@@ -59,8 +59,8 @@ impl Recorder {
         }
     }
 
-    /// Records that the next iteration of the latency test begins now. Must be called immediately
-    /// before the iteration's request is posted.
+    /// Records that the next iteration of the latency test begins now. The caller must call this
+    /// function immediately before it posts the request of the iteration.
     #[inline]
     pub fn record(&mut self) {
         let now = Instant::now();
@@ -83,8 +83,8 @@ impl Recorder {
         self.taken
     }
 
-    /// Returns the statistics of the latency; `None` if there are too few samples. Each sample is
-    /// divided by `parts`, which is 2 in tests that report half of a round trip.
+    /// Returns the statistics of the recorded latencies, each divided by `parts`. In tests that
+    /// report half of a round trip, `parts` is 2. Returns `None` if there are too few samples.
     pub fn latency(&self, parts: u32) -> Option<Latency> {
         match &self.kept {
             Kept::Stamps(stamps) => Latency::from_times(&stamps[..self.taken], parts),

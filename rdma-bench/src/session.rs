@@ -41,8 +41,8 @@ pub enum Measured {
 }
 
 impl Measured {
-    /// Returns the latencies that `recorder` recorded. Each sample is divided by `parts`, which is
-    /// 2 in tests that report half of a round trip.
+    /// Returns the latencies that `recorder` recorded, each divided by `parts`. In tests that
+    /// report half of a round trip, `parts` is 2.
     ///
     /// # Errors
     ///

@@ -102,8 +102,8 @@ impl Settings {
     /// completion) by default, as in perftest. With smaller messages, only some requests are
     /// signaled.
     const MODERATION_SIZE: usize = 8192;
-    /// Number of iterations above which the peak bandwidth is not measured, as in perftest: the
-    /// time to compute the peak grows with the square of the number of messages.
+    /// Number of iterations above which the peak bandwidth is not measured, as in perftest. The
+    /// time to compute the peak grows with the square of the number of iterations.
     const PEAK_ITERATIONS: usize = 20_000;
     /// The PCI vendor ID of Mellanox, on whose devices perftest sends small messages inline by
     /// default.
@@ -118,8 +118,9 @@ impl Settings {
             .traffic_class(self.traffic_class)
     }
 
-    /// Returns the maximum number of outstanding requests of each queue pair: 1 in a latency test;
-    /// otherwise [`tx_depth`](Self::tx_depth), or the number of messages if that is lower.
+    /// Returns the maximum number of outstanding requests of each queue pair. In a latency test,
+    /// the maximum is 1. In other tests, the maximum is [`tx_depth`](Self::tx_depth), or the number
+    /// of messages if that is lower.
     pub fn depth(&self, plan: &Plan) -> usize {
         match plan.test.metric {
             Metric::Latency => 1,

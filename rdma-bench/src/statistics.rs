@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 const TAIL: usize = 2;
 
 /// The latency statistics of a run, in microseconds. A run with a number of iterations keeps all
-/// samples; some statistics then leave out one or two of the slowest, as in perftest (see each
-/// field). A run with a duration keeps only a histogram; all statistics then include all
+/// samples. Some statistics then leave out one or two of the slowest samples, as in perftest (see
+/// each field). A run with a duration keeps only a histogram, and its statistics include all
 /// operations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
@@ -39,9 +39,9 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Computes the latency statistics from the timestamps of consecutive iterations. Each sample
-    /// is the time between two timestamps, divided by `parts`, which is 2 in tests that report half
-    /// of a round trip.
+    /// Computes the latency statistics from the timestamps of consecutive iterations. Each latency
+    /// is the time between two timestamps, divided by `parts`. In tests that report half of a round
+    /// trip, `parts` is 2.
     ///
     /// Returns `None` for fewer than four timestamps, because some statistics leave out two
     /// samples.
@@ -109,8 +109,8 @@ impl Latency {
     }
 }
 
-/// Returns the median of the sorted numbers `sorted`; for an even count, the lower of the two
-/// middle numbers.
+/// Returns the median of the sorted numbers `sorted`. If their count is even, returns the lower of
+/// the two middle numbers.
 pub fn median(sorted: &[f64]) -> f64 {
     sorted[(sorted.len() - 1) / 2]
 }

@@ -44,8 +44,8 @@ impl Verb {
     }
 
     /// Returns whether the peer's device responds to this operation with data, as to reads and
-    /// atomic operations. A device limits how many such operations may be outstanding on a queue
-    /// pair.
+    /// atomic operations. A device limits the number of such operations that are outstanding on a
+    /// queue pair.
     pub fn has_response(self) -> bool {
         self == Self::Read || self.is_atomic()
     }

@@ -41,8 +41,8 @@ impl<T> Refused<T> {
         Self { error, value }
     }
 
-    /// Replaces the value that the failed operation would have consumed with the result of
-    /// `change`, and keeps the error of that operation.
+    /// Converts the value in this error by `change`, and keeps the error itself. The value is the
+    /// object that the failed operation gave back to the caller instead of consuming the object.
     pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Refused<U> {
         Refused::new(change(self.value), self.error)
     }

@@ -123,16 +123,16 @@ impl Core {
         }
     }
 
-    /// Queues a frame without a body, which is sent after the other ready tasks have run. Ends the
-    /// connection if the frame cannot be queued for lack of memory: without the frame, the peer
-    /// could wait forever. Does nothing after the end of the connection.
+    /// Queues a frame without a body. The frame is sent after the other ready tasks have run. Ends
+    /// the connection if no memory is left to queue the frame: without the frame, the peer could
+    /// wait forever. Does nothing after the end of the connection.
     pub(crate) fn send_control(&self, header: &Header<'_>) {
         if let Err(error) = self.outbox.append_empty(header) {
             self.fail(error);
         }
     }
 
-    /// Spawns a task of the connection, which is dropped when the connection ends.
+    /// Spawns a task of the connection. The task is dropped when the connection ends.
     fn spawn<F>(self: &Arc<Self>, task: impl FnOnce(Arc<Self>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -146,8 +146,8 @@ impl Core {
         });
     }
 
-    /// Handles a received message, which may contain arbitrary bytes; a violation of the protocol
-    /// ends the connection. Runs within the poll that received the message.
+    /// Handles a received message, which may contain arbitrary bytes. A violation of the protocol
+    /// ends the connection. Called within the poll that received the message.
     pub(crate) fn handle(self: &Arc<Self>, message: Message<'_>) {
         self.bulks.count_message();
         if self.end.get().is_some() {
@@ -226,15 +226,15 @@ impl Core {
         (self.own_settings.message_limit.min(peer_limit) as usize).max(MAX_BATCH_LEN)
     }
 
-    /// Returns whether messages of the peer may be handled now. A server handles no message while
-    /// too many of its own messages wait to be sent, because further answers would need more
+    /// Returns whether this end can handle messages of the peer now. A server handles no message
+    /// while too many of its own messages wait to be sent, because further answers would need more
     /// memory.
     pub(crate) fn has_room(&self) -> bool {
         matches!(self.side, Side::Client(_)) || self.outbox.has_room()
     }
 
-    /// Waits while too many messages of this end wait to be sent, because handling the peer's
-    /// messages may add further ones. Returns immediately at the client's end of a connection.
+    /// Waits while too many messages of this end wait to be sent. Handling messages of the peer
+    /// could add further ones. Returns immediately at the client's end of a connection.
     pub(crate) async fn wait_for_room(&self) {
         if let Side::Server(_) = self.side {
             self.outbox.wait_for_room().await;
@@ -297,8 +297,8 @@ impl Core {
         self.end_error()
     }
 
-    /// Returns the error that ended the connection. Returns a general error if the connection is
-    /// ending and the actual error is not stored yet.
+    /// Returns the error that ended the connection. If the connection is still ending and this
+    /// error is not stored yet, returns a general error.
     pub(crate) fn end_error(&self) -> Error {
         let unknown = || Error::disconnected("the reason was not recorded");
         self.end.get().cloned().unwrap_or_else(unknown)

@@ -9,8 +9,7 @@ use std::time::Duration;
 use crate::codec::CodecError;
 use crate::wire::Violation;
 
-/// Result of a fallible operation of this crate. The error type is [`Error`] unless `E` names
-/// another one.
+/// Result of a fallible operation of this crate. The error type `E` is [`Error`] by default.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of the framework: the reason for which a call has no response, or for which a
@@ -174,8 +173,8 @@ impl fmt::Debug for Error {
 
 impl Error {
     /// Returns whether the peer has refused to receive a message over RDMA. The peer refuses a
-    /// message that is longer than its limit, or for which it has no memory. Callers of this
-    /// function report the first reason.
+    /// message that is longer than the peer's limit, or for which the peer has no memory. In both
+    /// cases, the callers of this function report a message that is too long.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Transport(rdma_async::Error::Refused { .. }))
     }

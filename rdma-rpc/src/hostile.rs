@@ -227,9 +227,10 @@ async fn a_deadline_passes_with_the_clock_of_the_runtime() {
 async fn the_number_of_unreceived_answers_is_limited() {
     /// Number of calls that the test's peer starts with each message.
     const CALLS_PER_MESSAGE: u32 = 20;
-    /// Maximum number of responses of 1 MiB that the server creates while the peer receives none.
-    /// 64 responses wait in the in-memory transport, and 16 in the server's send queue, which is
-    /// then full. The server handles no further message until the peer receives.
+    /// Maximum number of responses of 1 MiB that the server creates while the peer does not receive
+    /// messages. The in-memory transport then stores 64 responses, and the server's send queue 16.
+    /// The send queue is then full, and the server handles no further message until the peer
+    /// receives messages.
     const MAX_UNRECEIVED: usize = 16 + 64;
     let (server, service) = serve().await;
     let mut peer = connect(&server).await;

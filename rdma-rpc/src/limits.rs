@@ -9,8 +9,8 @@ use rdma_async::RdmaBuilder;
 pub(crate) const MESSAGE_LEN: usize = 16 << 20;
 
 /// Lowest value of the message limit that a program can set, in bytes. A message with several
-/// frames has at most `MAX_BATCH_LEN` bytes (4352), so it never exceeds the limit. Only the length
-/// of a frame that is sent alone must be checked.
+/// frames never exceeds this limit, because it has at most `MAX_BATCH_LEN` (4352) bytes. Therefore
+/// only the length of a frame that is sent alone must be checked.
 const MIN_MESSAGE_LEN: usize = 8 << 10;
 
 /// Highest message limit that can be set, in bytes. Lengths up to this limit fit into the 32-bit
@@ -18,7 +18,7 @@ const MIN_MESSAGE_LEN: usize = 8 << 10;
 const MAX_MESSAGE_LEN: usize = 1 << 30;
 
 /// Default maximum length in bytes of a [`Bulk`](crate::Bulk) that the peer sends. Limited because
-/// a program that reads a whole bulk allocates memory of this length.
+/// a program that reads a whole bulk allocates as much memory.
 pub(crate) const BULK_LEN: usize = 1 << 30;
 
 /// Timeout for connecting, and for the arrival of the peer's settings. Long enough for a slow
@@ -32,7 +32,7 @@ pub(crate) fn clamp_message_len(bytes: usize) -> usize {
 }
 
 /// Returns the RDMA settings of a client or server: the settings `chosen` by the program, or else
-/// default settings. With the default settings, the peer cannot request memory of this end, because
+/// default settings. The default settings do not let the peer request memory of this end, because
 /// calls do not need such memory. In both cases, `message_limit` becomes the maximum length of a
 /// message.
 pub(crate) fn transport(chosen: Option<RdmaBuilder>, message_limit: usize) -> RdmaBuilder {

@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Maximum length of encoded metadata in bytes: less than half of a batch
-/// ([`MAX_BATCH_LEN`](crate::wire::MAX_BATCH_LEN)), so that requests with metadata can still share
-/// messages.
+/// Maximum length of encoded metadata in bytes. Less than half of the maximum length of a message
+/// with several frames ([`MAX_BATCH_LEN`](crate::wire::MAX_BATCH_LEN)), so that requests with
+/// metadata can still share messages.
 pub(crate) const MAX_LEN: usize = 2048;
 
 /// Named values that a caller sends with its requests, such as a trace ID or the name of a tenant.
@@ -58,8 +58,8 @@ impl Metadata {
         }
     }
 
-    /// Returns a copy to which a value was added, as by [`Self::with`]. Returns `None` instead of
-    /// panicking if the metadata would exceed [`MAX_LEN`].
+    /// Returns a copy of this metadata with an additional value, like [`Self::with`]. Returns
+    /// `None` instead of panicking if the metadata would exceed [`MAX_LEN`].
     pub(crate) fn try_with(&self, name: &str, value: &[u8]) -> Option<Self> {
         let len = self.encoded().len() + 3 + name.len() + value.len();
         (len <= MAX_LEN).then(|| self.clone().with(name, value))

@@ -24,7 +24,8 @@ impl Buffer {
         }
     }
 
-    /// Returns the bytes for writing; `None` while the device may still be sending the memory.
+    /// Returns the bytes of this message buffer for writing. Returns `None` while the device is
+    /// perhaps still sending from the buffer.
     pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match self {
             Self::Region(region) => region.try_as_mut_slice().ok(),
@@ -184,8 +185,8 @@ impl<'de> Visitor<'de> for BytesVisitor {
         Ok(bytes.into())
     }
 
-    /// Decodes a payload from a sequence of numbers, one for each byte. Text formats such as JSON
-    /// represent bytes in this form.
+    /// Decodes a payload from a sequence of numbers, one for each byte. Called by the deserializers
+    /// of text formats such as JSON, which represent bytes in this form.
     fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Payload, A::Error> {
         let mut bytes = Vec::new();
         while let Some(byte) = numbers.next_element()? {
@@ -259,8 +260,8 @@ pub(crate) struct BodyBuffer {
     retained: Option<RetainedBytes>,
 }
 
-/// Capacity in bytes above which a [`BodyBuffer`] frees its memory instead of keeping it for the
-/// next body. Otherwise one long body would occupy memory until the end of the connection.
+/// Maximum capacity in bytes of the memory that a [`BodyBuffer`] keeps for the next body. Longer
+/// memory is freed: otherwise one long body would occupy memory until the end of the connection.
 const MAX_REUSED_LEN: usize = 16 << 10;
 
 impl BodyBuffer {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// Reason for which a call has no response, sent by the server instead of the response. On the
-/// wire, a status is a number that identifies the reason, and a body: a text, two numbers, or
-/// nothing.
+/// Reason for which a call has no response. The server sends the status instead of the response. In
+/// a frame, a status consists of a number that identifies the reason, and a body: a text, two
+/// numbers, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Status {
     UnknownMethod,
@@ -29,8 +29,8 @@ const MAX_TEXT_LEN: usize = 512;
 
 impl Status {
     /// Encodes the status for a frame. Returns the number of the status, and the body of the frame.
-    /// The body is the reason if the status has a reason, the two numbers of [`Self::TooLarge`], or
-    /// otherwise empty.
+    /// The body contains the reason as a text, or the two numbers of [`Self::TooLarge`]. The body
+    /// of any other status is empty.
     pub(crate) fn to_parts(&self) -> (u16, Cow<'_, [u8]>) {
         let text = |number, text: &'_ str| {
             let ends = (0..=MAX_TEXT_LEN.min(text.len())).rev();

@@ -22,32 +22,35 @@ const OVERVIEW: &str = "overview";
 /// The name of the benchmark that compares rdma-core with perftest.
 const VERBS: &str = "verbs";
 /// The name of the benchmark that compares softroce with copies, system calls, sockets and other
-/// programs on the same machine, and judges the results by goals.
+/// programs on the same machine, and checks that the results meet their goals.
 const LIMITS: &str = "limits";
 /// The name of the kernel's Soft-RoCE device in the virtual machine. The benchmark [`LIMITS`]
 /// compares softroce with this device.
 const KERNEL_DEVICE: &str = "rxe_0";
-/// A processor feature that the virtual machine must not offer. A kernel that finds this feature
-/// computes checksums by an instruction, which is slower under emulation than the kernel's other
-/// method, a table.
+/// The name of a processor feature that the virtual machine must not offer: an instruction for
+/// checksums. A kernel that finds this feature uses the instruction, which is slow under emulation.
+/// Without the feature, the kernel uses a table, which is faster there.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
-/// The name of the environment variable from which the benchmark `limits` reads the path of the
-/// program `attacker`. This program sends forged packets to softroce.
+/// The name of the environment variable that contains the path of the program `attacker`. The
+/// program sends forged packets to softroce. The benchmark [`LIMITS`] reads the variable and starts
+/// the program.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
-/// The name of the environment variable from which the benchmark [`LIMITS`] reads the path of the
-/// program `rdma-bench-peers`. That program measures other RPC frameworks.
+/// The name of the environment variable that contains the path of the program `rdma-bench-peers`.
+/// The program measures other RPC frameworks. The benchmark [`LIMITS`] reads the variable and
+/// starts the program.
 const PEERS: &str = "RDMA_BENCH_PEERS";
 /// The path of the manifest (`Cargo.toml`) of the program that measures other RPC frameworks. The
 /// program is in a workspace of its own.
 const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
 
-/// The name of the environment variable from which the benchmark `limits` reads the directory of
-/// rdma-async's built example programs. The benchmark runs these programs.
+/// The name of the environment variable that contains the directory of rdma-async's built example
+/// programs. The benchmark [`LIMITS`] reads the variable and runs the programs.
 const EXAMPLES: &str = "RDMA_BENCH_EXAMPLES";
-/// The name of the environment variable from which the benchmark `limits` reads the path of a
-/// program. This program measures web servers over streams of rdma-async.
+/// The name of the environment variable that contains the path of a program. The program measures
+/// web servers over streams of rdma-async. The benchmark [`LIMITS`] reads the variable and starts
+/// the program.
 const WEB: &str = "RDMA_BENCH_WEB";
 /// The path of the manifest (`Cargo.toml`) of the program that measures web servers. The program is
 /// in a workspace of its own.
@@ -367,8 +370,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Returns the parts of the benchmarks that measure the comparisons called `name`, according to
-    /// the list that the built benchmark [`LIMITS`] prints.
+    /// Returns the parts of the benchmarks that measure the comparisons called `name`. Takes the
+    /// parts from the list of all comparisons, which the built benchmark [`LIMITS`] prints.
     fn parts_of_rows(&self, name: &str) -> anyhow::Result<Vec<Part>> {
         let benchmark = self.benchmark(LIMITS)?;
         let listed = Command::new(&benchmark.path)
@@ -440,9 +443,8 @@ mod tests {
     use super::{Options, Part, Target, has_written_since, is_row};
 
     /// Returns the parts of the benchmarks, such as the overview table, that [`Part::selected`]
-    /// chooses for the options `device`, `only` and `arguments`. If `only` is the name of
-    /// comparisons, the test supplies their list in `listing`, and no benchmark runs to print the
-    /// list.
+    /// chooses for the options `device`, `only` and `arguments`. `listing` replaces the list of
+    /// comparisons that the benchmark [`LIMITS`] would print, so that the test runs no benchmark.
     fn parts(
         device: Target,
         (only, listing): (Option<&str>, &str),

@@ -72,9 +72,10 @@ pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the build script of ibverbs-sys, which writes the generated files to the directory `out`.
-/// Can fail even if these files are complete: cargo then compiles the crate with the checked-in
-/// bindings, which may be out of date.
+/// Runs the build script of ibverbs-sys, which generates the bindings and their C code in the
+/// directory `out`. An error does not mean that these files are incomplete: after the build script,
+/// cargo compiles the crate with the checked-in bindings, and this compilation fails if these
+/// bindings are out of date.
 fn generate(shell: &Shell, out: &Path) -> anyhow::Result<()> {
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let libclang = env::var("LIBCLANG_PATH").unwrap_or_else(|_| LIBCLANG.to_owned());

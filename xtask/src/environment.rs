@@ -23,7 +23,8 @@ pub(crate) const DEVICE: &str = "RDMA_DEVICE";
 /// The name of softroce's device, as a value of the environment variable `RDMA_DEVICE`.
 pub(crate) const SOFTROCE: &str = "softroce0";
 
-/// The environment variable that selects the path by which softroce sends messages to a peer.
+/// The name of the environment variable that selects how softroce sends messages to a peer, for
+/// example through shared memory.
 pub(crate) const SOFTROCE_PATH: &str = "SOFTROCE_PATH";
 
 /// Returns the environment of xtask's caller, without the variables that cargo set for xtask.

@@ -147,8 +147,8 @@ pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static st
     not_installed
 }
 
-/// Returns whether the contents of `package` are installed although dpkg does not list the package,
-/// as after an installation from source code. Such a package need not be installed.
+/// Returns whether the contents of `package` exist on this machine, even if dpkg does not list the
+/// package, as after an installation from source code. The package then need not be installed.
 fn is_provided(shell: &Shell, package: &str) -> bool {
     if let "libibverbs-dev" | "librdmacm-dev" = package {
         let library = package.trim_end_matches("-dev");
@@ -303,8 +303,8 @@ impl Privilege {
     }
 }
 
-/// Prints `command`, and runs it with all its output on standard error. Standard output is reserved
-/// for the output of the command that the user requested.
+/// Prints `command`, and runs the command with all its output on standard error. Standard output is
+/// reserved for the output of the command that the user requested.
 pub(crate) fn run_quietly(command: Cmd<'_>) -> anyhow::Result<()> {
     let line = command.to_string();
     eprintln!("$ {line}");

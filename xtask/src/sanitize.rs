@@ -19,12 +19,13 @@ const TESTS: &[&str] = &["random_rounds", "holes", "scope", "dropped_futures"];
 /// (`mem::forget`), to show that forgetting them is safe.
 const LEAK_CHECKED: &[&str] = &["random_rounds", "dropped_futures"];
 
-/// Number of repetitions for tests with random inputs, as the value of an environment variable.
-/// Low, because each repetition is much slower under AddressSanitizer.
+/// The value of the environment variable `ROUNDS`: the number of repetitions of each test with
+/// random inputs. The number is low, because each repetition is much slower under AddressSanitizer.
 const ROUNDS: &str = "100";
 
-/// Number of operations of the test that drops futures, on each async runtime, as the value of an
-/// environment variable. Few, because operations are much slower under AddressSanitizer.
+/// The value of the environment variable `OPERATIONS`: the number of operations that the test of
+/// dropped futures performs on each async runtime. The number is low, because operations are much
+/// slower under AddressSanitizer.
 const OPERATIONS: &str = "10000";
 
 /// Time limit of a test program. A program that takes longer counts as failed.

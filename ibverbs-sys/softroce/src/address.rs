@@ -57,8 +57,8 @@ pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
 }
 
 /// UDP ports at which the RDMA devices of a host receive packets. Network cards and kernel drivers
-/// use one port for all queue pairs. Each process with a softroce device uses a port of its own,
-/// and the index of the port (slot) is part of its queue pair numbers.
+/// use one port for all queue pairs. Each process with a softroce device uses a port of its own.
+/// The queue pair numbers of the process contain the index of this port (the slot).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
     /// Base port, which network cards, kernel drivers and the first softroce device of an address
@@ -98,9 +98,10 @@ pub(crate) struct UnknownSender;
 /// tunnel. Returns `Ok(None)` if the port belongs to no slot, because the packet comes from a RoCE
 /// device other than softroce.
 ///
-/// Fails if the port belongs to no slot and the address is a loopback address. A program that is
-/// not a RoCE device has then sent the packet. Every program on this host can send from a loopback
-/// address, but only the softroce device that has bound the port of a slot can send from this port.
+/// Fails if the port belongs to no slot and the address is a loopback address. The packet then
+/// comes from a program that is not a RoCE device. Every program on this host can send from a
+/// loopback address. But if the port belongs to a slot, only the softroce device that has bound the
+/// port can send from it.
 pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, UnknownSender> {
     let slot = slot_of_port(base, from.port());
     if slot.is_none() && from.ip().is_loopback() {
@@ -138,11 +139,11 @@ pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL_PREFIX)
 }
 
-/// Returns the IPv4 multicast group to which datagrams for the multicast GID `gid` are sent, or
-/// `None` if `gid` is not a multicast GID. If the GID represents an IPv4 group, returns that group.
-/// Otherwise computes an organization-local group (RFC 2365) from the GID. Several GIDs may have
-/// the same computed group, so packets to such a group are tunnelled with the GID in the inner
-/// header.
+/// Returns the IPv4 multicast group to which datagrams for the multicast GID `gid` are sent. If the
+/// GID represents an IPv4 group, returns that group. Otherwise computes an organization-local group
+/// (RFC 2365) from the GID. Several GIDs can have the same computed group, so packets to such a
+/// group are tunnelled with the GID in the inner header. Returns `None` if `gid` is not a multicast
+/// GID.
 pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     if let Some(ipv4) = mapped_group(gid) {
         return Some(ipv4);

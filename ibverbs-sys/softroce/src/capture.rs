@@ -110,9 +110,9 @@ impl Writer {
     }
 }
 
-/// Creates the capture file at `path` with its header. Does nothing if the file exists. If the file
-/// system supports hard links, writes the header to a temporary file and then links this file to
-/// `path`, so that other processes do not see a file without a header.
+/// Creates the capture file at `path` with its header. Does nothing if the file exists. Other
+/// processes must not see the file without its header. So if the file system supports hard links,
+/// writes the header to a temporary file, and then links this file to `path`.
 fn create_with_header(path: &Path) -> io::Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     if path.exists() {

@@ -43,8 +43,8 @@ use parse::{
 };
 pub use way::Way;
 
-/// Change of the device or its port that happens at a configured time after the device was opened,
-/// to test how a program handles the change.
+/// Change of the device or its port, such as the link going down, that the configuration schedules
+/// to test a program. The change happens at a configured time after the device was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduled {
     /// Raises an asynchronous event.

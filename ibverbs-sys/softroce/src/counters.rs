@@ -226,7 +226,7 @@ impl Tally {
 
 impl Drop for Tally {
     /// Adds the values of these counters to the values of the whole device. So the device's totals
-    /// stay the same when the owner of these counters, for example a queue pair, is destroyed.
+    /// stay the same when the owner of these counters is destroyed, for example a queue pair.
     fn drop(&mut self) {
         let mut tallies = self.counters.tallies.lock();
         tallies.remove(&self.key());

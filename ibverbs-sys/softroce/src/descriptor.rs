@@ -57,13 +57,13 @@ pub struct Descriptor {
 }
 
 /// Permission to open files or map memory. While a thread holds the permission, no other thread can
-/// fork, so a child of `fork` never inherits a file that the device has not recorded yet. The
-/// holder must not allocate, and must not drop a [`Descriptor`].
+/// fork. So a child of `fork` never inherits a file whose descriptor number the device has not
+/// recorded yet. The holder must not allocate, and must not drop a [`Descriptor`].
 pub(crate) struct Opening(PhantomData<*const ()>);
 
-/// Limit of the descriptor numbers that are recorded in [`OWN_NUMBERS`], so that a child of `fork`
-/// can close the descriptors. The limit is the kernel's default limit for the numbers of a process
-/// (`fs.nr_open`).
+/// Limit of the descriptor numbers in [`OWN_NUMBERS`], the record of the device's descriptors. A
+/// child of `fork` closes the recorded descriptors. The limit is the kernel's default limit for the
+/// numbers of a process (`fs.nr_open`).
 const MAX_NUMBER: usize = 1 << 20;
 
 /// Lowest number of a descriptor that only the device uses. Lower numbers are left to the program,
@@ -72,9 +72,9 @@ const MAX_NUMBER: usize = 1 << 20;
 /// kernel's table of descriptors grows with the highest number, and each `fork` copies the table.
 const MIN_NUMBER: u64 = 3072;
 
-/// Signal number that marks a file as a file of the device, so that it can be distinguished from a
-/// file of the program with the same descriptor number. The kernel stores the number (`F_SETSIG`),
-/// but sends no signal, because `O_ASYNC` is not set.
+/// Signal number that marks a file as a file of the device. The mark distinguishes this file from a
+/// file of the program that later gets the same descriptor number. The kernel stores the signal
+/// number (`F_SETSIG`), but sends no signal, because `O_ASYNC` is not set.
 const MARK_SIGNAL: libc::c_int = 63;
 
 /// Command of `fcntl` (linux/fcntl.h) that sets the signal number of a file. Here the number only
@@ -96,9 +96,9 @@ static OWN_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 /// descriptors for the same files.
 static PROGRAM_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
-/// Flag that is set after the device has detected that the program has closed one of the device's
-/// descriptors by mistake. From then on, a descriptor number may belong to a file of the program,
-/// and the device must check the number before each use.
+/// Flag that is set when the device detects that the program has closed one of the device's
+/// descriptors by mistake. From then on, a descriptor number of the device can belong to a file of
+/// the program. The device must therefore check the number before each use.
 static HAS_LOST_FILES: AtomicBool = AtomicBool::new(false);
 
 /// Function that makes the device fail with the given reason. Called when the program has closed a
@@ -134,9 +134,9 @@ impl Opening {
         self.record(file)
     }
 
-    /// Records a file whose descriptor only the program uses, and returns the descriptor. A bit in
-    /// [`PROGRAM_NUMBERS`] shows that the program may close the descriptor: the device then does
-    /// not fail.
+    /// Returns a [`Descriptor`] for `file`, whose descriptor number only the program uses. Records
+    /// the number, so that a child of `fork` closes the descriptor. A bit in [`PROGRAM_NUMBERS`]
+    /// shows that the program may close the descriptor: the device then does not fail.
     fn record_public(&self, file: OwnedFd) -> Descriptor {
         let descriptor = self.record(file);
         if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {

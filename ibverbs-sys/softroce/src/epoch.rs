@@ -18,10 +18,10 @@
 
 use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 
-/// Lanes of a process: words in memory in which its threads record their accesses to memory that no
-/// lock protects. This memory is memory of another process, or a table of the same process. Only
-/// these threads write the lanes. The owner of the memory reads the lanes, to wait for the end of
-/// accesses.
+/// Lanes of a process: words in memory in which the threads of the process record their accesses to
+/// memory that no lock protects. The accessed memory belongs to another process, or is a table of
+/// the same process. Only the accessing threads write the lanes. The owner of the accessed memory
+/// reads the lanes, to wait for the end of accesses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
@@ -37,8 +37,8 @@ pub(crate) struct Lane<'a> {
 impl<'a> Lanes<'a> {
     /// Records the beginning of a memory access in a free lane (word), preferably the lane with the
     /// index `preferred`. Returns a guard that records the end of the access when it is dropped.
-    /// After this call, the caller must check that the memory is still published, and may then
-    /// access the memory until the guard is dropped.
+    /// After this call, the caller must check that the memory is still published. If so, the caller
+    /// may access the memory until the guard is dropped.
     #[inline]
     pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
         match self.try_enter(self.lane_index(preferred)) {

@@ -235,8 +235,8 @@ impl Nic {
 
     /// Posts requests to `queue_pair` by calling `post` with the locked send queue. Returns the
     /// result of `post`. Then transfers the requests, without packets where possible, and otherwise
-    /// as packets. While many packets are unacknowledged, messages of one packet may wait until the
-    /// next acknowledgement of the peer, and are then sent together with later messages.
+    /// as packets. While many packets are unacknowledged, messages of one packet can be held until
+    /// the peer's next acknowledgement. Such messages are then sent together with later messages.
     #[inline]
     pub(crate) fn post<T>(
         &self,
@@ -321,8 +321,8 @@ impl Nic {
     }
 
     /// Removes `queue_pair`, which is being destroyed, from the NIC's timers and from the receiving
-    /// thread's cache. Sends the packets that an injected delay holds back, because the peer may
-    /// wait for these packets and the process may be about to end.
+    /// thread's cache. Also sends the packets that an injected delay holds back. The peer is
+    /// perhaps waiting for these packets, and the process can end soon.
     pub(crate) fn remove(&self, queue_pair: &QueuePair) {
         self.network.send_held();
         self.clear_recent();
@@ -433,7 +433,7 @@ impl Nic {
 
 /// Maximum time that the destruction of a queue pair with unsent packets waits for free space in
 /// the peer's ring (queue in shared memory). After this time, the packets are discarded, because
-/// the peer may have stopped.
+/// the peer process has perhaps stopped receiving.
 const LAST_TRANSMIT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Prepares this process to share memory with other processes of the host: opens a socket at which

@@ -55,8 +55,8 @@ pub fn objects(kind: Kind) -> u64 {
     COUNTS[kind as usize].load(Ordering::Relaxed)
 }
 
-/// Sets the counts of existing verbs objects (queue pairs, memory regions and so on) to zero in a
-/// child of `fork`, because the child does not have its parent's objects.
+/// Sets the counts of existing verbs objects (queue pairs, memory regions and so on) to zero. Must
+/// be called in a child of `fork`, because the child does not have its parent's objects.
 pub(crate) fn reset_in_child() {
     for count in &COUNTS {
         count.store(0, Ordering::Relaxed);

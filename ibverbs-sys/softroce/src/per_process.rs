@@ -15,8 +15,8 @@ pub(crate) struct PerProcess<T: Send + Sync + 'static> {
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
     /// Creates a `PerProcess` without a value. The first call of [`get`](Self::get) in a process
-    /// calls `make` to create the value. If two threads make the first call at the same time,
-    /// `make` may be called twice, and one of the two values is dropped.
+    /// calls `make` to create the value. If two threads make the first call at the same time, both
+    /// can call `make`; one of the two values is then dropped.
     pub(crate) const fn new(make: fn() -> T) -> Self {
         Self {
             value: AtomicPtr::new(ptr::null_mut()),

@@ -35,8 +35,9 @@ impl Permutation {
         }
     }
 
-    /// Returns the number to which the permutation `family` maps `number`. The results of one
-    /// permutation reveal nothing about the results of another permutation.
+    /// Returns the number to which `number` is mapped. `family` selects one of many permutations
+    /// with the same keys. The results of one permutation reveal nothing about the results of
+    /// another permutation.
     pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
         let mut place = self.step(family, number);
         // For an odd number of bits, the network permutes twice as many numbers; results above the

@@ -46,7 +46,8 @@ pub const SHARED: [&str; 5] = [
 ];
 
 /// Target of the symbolic link in `/dev/infiniband` that stands for the device node of the softroce
-/// device. Every user may open this target, and it supports no command of the kernel's verbs.
+/// device. Every user can open this file. The file supports none of the commands by which programs
+/// call the kernel's verbs.
 pub const NODE: &str = "/dev/null";
 
 /// Device number of [`NODE`], in the format of the sysfs file `dev` (`MAJOR:MINOR`).
@@ -77,8 +78,8 @@ pub fn is_real_library_running() -> bool {
     InRealLibrary::is()
 }
 
-/// State of the device that its files under `/sys` show and that changes while the process runs,
-/// such as counters and the GID table.
+/// Snapshot of the state of the device that the files under `/sys` show, such as the counters and
+/// the GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     guid: u64,

@@ -39,8 +39,8 @@ struct Opened {
 }
 
 impl XrcDomain {
-    /// Returns the ID of the XRC domain, which is the same for all handles that were opened with
-    /// the same file.
+    /// Returns the ID of the XRC domain. All handles that were opened with the same file have the
+    /// same ID.
     pub fn id(&self) -> DomainId {
         self.id
     }

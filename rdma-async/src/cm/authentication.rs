@@ -33,9 +33,10 @@ pub(super) struct Identity {
     pub(super) address: Option<SocketAddr>,
 }
 
-/// Authenticates both ends of the new connection `rdma` by messages, if the settings have an
-/// authenticator. `end` is the role of this end; `own` and `theirs` identify this end and the peer.
-/// Returns the connection if both ends have proved that they may connect.
+/// Authenticates both ends of the new connection `rdma` by messages. Returns the connection if both
+/// ends have proved that they may connect. If the settings have no authenticator, returns the
+/// connection immediately. `end` is the role of this end. `own` and `theirs` identify this end and
+/// the peer.
 pub(super) async fn run(rdma: Rdma, end: End, own: Identity, theirs: Identity) -> Result<Rdma> {
     let Some(authenticator) = rdma.connection().authenticator() else {
         return Ok(rdma);
@@ -65,9 +66,9 @@ pub(super) async fn run(rdma: Rdma, end: End, own: Identity, theirs: Identity) -
     Ok(rdma)
 }
 
-/// Guard that ends a connection when dropped, unless the authentication has succeeded. Without the
-/// guard, a dropped connection would be kept until its last messages are acknowledged. An
-/// unauthenticated peer could thus make this end keep any number of connections.
+/// Guard that ends a connection when the guard is dropped, unless the authentication has succeeded.
+/// Without the guard, a dropped connection would be kept until its last messages are acknowledged.
+/// An unauthenticated peer could thus make this end keep any number of connections.
 struct EndUnlessAuthenticated<'c>(&'c Connection);
 
 impl Drop for EndUnlessAuthenticated<'_> {

@@ -57,10 +57,10 @@ impl AsyncEventChannel {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// Waits for the first event that `pick` converts to a value (`Ok`), and returns the value.
-    /// `pick` returns every other event as an error. Fails if such an event reports that the
-    /// connection could not be made or has ended, and ignores all other events. The error and the
-    /// log name `peer`.
+    /// Waits for the first event for which `pick` returns a value (`Ok`), and returns this value.
+    /// `pick` returns any other event unchanged (`Err`). Fails if such an event reports that the
+    /// connection could not be made or has ended, and ignores all other events. `peer` is the
+    /// address in the error and in the log.
     pub(super) async fn wait_for<T>(
         &self,
         peer: SocketAddr,

@@ -38,7 +38,7 @@ use crate::half_open::{HalfOpen, HandshakeState};
 use crate::handshake::{self, LocalEnd, ReservedRoom, refused};
 use crate::rdma::Rdma;
 
-/// Maximum number of connect requests that the kernel queues until the listener takes them, enough
+/// Maximum number of connect requests that wait in the kernel until the listener takes them. Enough
 /// for many peers that connect at the same time.
 const BACKLOG: u32 = 1024;
 
@@ -133,9 +133,9 @@ impl Connector for CmConnector {
 }
 
 impl CmConnector {
-    /// Connects to the peer, without a limit on the total duration, which the caller must set.
-    /// `limit` applies only to the first two steps, each on its own: resolving the address, and
-    /// resolving the route.
+    /// Connects to the peer without a limit on the total duration: the caller must limit the
+    /// duration. `limit` is the time limit of resolving the address, and also of resolving the
+    /// route.
     async fn connect_unbounded(&self, limit: Duration) -> Result<Rdma> {
         let peer = self.address;
         let events = AsyncEventChannel::new()?;
@@ -188,9 +188,9 @@ fn identities(id: &ConnectionId, own: PrivateData, theirs: PrivateData) -> (Iden
     (own, identity(theirs, id.peer_address()))
 }
 
-/// Creates the connection of a connected queue pair, and attaches the connection to its shard,
-/// which passes completions to the connection. If the settings require authentication, the
-/// connection lends no memory until the peer is authenticated.
+/// Creates a connection from a connected queue pair. Attaches the connection to a shard, which
+/// polls the completion queue and passes completions to the connection. If the settings require
+/// authentication, the connection lends no memory until the peer is authenticated.
 fn attach(
     room: ReservedRoom,
     pair: QueuePair,

@@ -17,8 +17,9 @@ pub(super) struct PrivateData {
 const LEN: usize = EndLimits::ENCODED_LEN + 1;
 
 impl PrivateData {
-    /// Returns the private data that an end with the settings in `template` sends when it connects
-    /// or accepts by rdma_cm: its limits, and whether it authenticates.
+    /// Returns the private data of this end for rdma_cm connect requests and acceptances. The data
+    /// are the limits of the end, and whether the end authenticates, according to the settings in
+    /// `template`.
     pub(super) fn of(template: &Template) -> Self {
         Self {
             limits: template.limits(),
@@ -34,9 +35,10 @@ impl PrivateData {
         bytes
     }
 
-    /// Decodes `bytes`, the private data that the peer has sent by rdma_cm. Returns an error unless
-    /// both ends authenticate, or neither end does. `own` is the private data of this end, which
-    /// states whether this end authenticates.
+    /// Decodes `bytes`, the private data that the peer has sent by rdma_cm. Returns an error with
+    /// the reason if the data or the peer's limits are not valid, or if only one of the two ends
+    /// authenticates. `own` is the private data of this end, which states whether this end
+    /// authenticates.
     pub(super) fn decode(bytes: &[u8], own: Self) -> Result<Self, String> {
         let Some((limits, &[authenticates])) = bytes
             .get(..LEN)

@@ -36,9 +36,9 @@ impl BorrowedLeases {
 }
 
 impl Connection {
-    /// Forgets memory of the peer that this end gives back to the peer. `lease` is the id of the
-    /// lease, this end's permission to access the memory. A later message by which the peer ends
-    /// the lease has no effect.
+    /// Removes the lease `lease` from the table, because this end gives the memory back to the
+    /// peer. A lease is this end's permission to access memory of the peer. Afterwards, a message
+    /// by which the peer ends the same lease has no effect.
     pub(crate) fn forget_borrowed(&self, lease: u64) {
         self.borrowed.ends.lock().remove(&lease);
     }

@@ -8,8 +8,9 @@ use tokio::sync::Notify;
 use super::Connection;
 use super::frame::Kind;
 
-/// State of the close notices of both ends: a flag that is set when this end has sent its notice,
-/// and a flag that is set when the notice of the peer has arrived.
+/// Record of the close notices of both ends: whether this end has sent its notice, and whether the
+/// notice of the peer has arrived. A close notice is the control message by which an end announces
+/// that it closes the connection.
 #[derive(Debug, Default)]
 pub(super) struct CloseNotice {
     is_sent: AtomicBool,
@@ -30,8 +31,8 @@ impl CloseNotice {
         self.has_arrived.load(Ordering::Acquire)
     }
 
-    /// Waits until the peer announces that it closes the connection. Only one task may wait at a
-    /// time.
+    /// Waits until the peer announces that it closes the connection. The caller must ensure that
+    /// only one task waits at a time.
     pub(super) async fn wait(&self) {
         while !self.has_arrived() {
             self.arrived.notified().await;
@@ -40,7 +41,8 @@ impl CloseNotice {
 }
 
 impl Connection {
-    /// Announces to the peer that this end closes the connection, unless it was announced before.
+    /// Announces to the peer, by a control message, that this end closes the connection. Sends
+    /// nothing if a previous call has sent the message.
     pub(super) fn announce_close(&self) {
         if !self.close_notice.is_sent.swap(true, Ordering::Relaxed) {
             self.send_control(Kind::Close);
@@ -53,11 +55,11 @@ impl Connection {
         self.settings.keep_alive / 2
     }
 
-    /// Sends a message without a body, so that the connection ends if the peer does not acknowledge
-    /// the message. Sends nothing while a request is in flight, because the acknowledgement of that
-    /// request serves the same purpose. Also sends nothing while control messages wait to be sent.
-    /// Sends the message even if bytes of a stream wait for credits (permissions to send), because
-    /// no request is then in flight.
+    /// Probes an idle peer: sends a message without a body. The connection ends if the peer does
+    /// not acknowledge the message. Sends nothing while a request is in flight, because the
+    /// acknowledgement of that request serves the same purpose. Also sends nothing while control
+    /// messages are queued. Bytes of a stream that wait for credits (permissions to send) do not
+    /// prevent the probe.
     pub(super) fn probe(&self) {
         if self.outbox.is_empty() && self.sender.lock().is_idle() {
             self.send_control(Kind::Credit);

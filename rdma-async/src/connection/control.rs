@@ -16,14 +16,15 @@ use super::link::Link;
 use crate::error::Error;
 use crate::observe::OpenConnection;
 
-/// Maximum time for which a dropped connection is kept so that the peer can receive the last
-/// messages. The peer uses the same time, so operations in flight also get this time after the peer
-/// has closed the connection.
+/// Maximum time for which a connection is kept after the application has dropped it, so that the
+/// peer can receive the last messages. Also the maximum time for which operations of this end
+/// continue after the peer has closed the connection: the peer keeps its queue pair for this time.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Interval at which the control task checks for the end of operations in flight. The task checks
-/// while the connection ends. The task also checks while a request whose future was dropped binds
-/// or invalidates a memory window. Short, because the end of the connection waits for the check.
+/// Interval at which the control task checks whether operations in flight have ended. The task
+/// checks while the connection ends. The task also checks after a future was dropped whose request
+/// is still binding or invalidating a memory window. Short, because the end of the connection waits
+/// for the check.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// State of the control task of a connection. The task answers requests for memory, ends expired
@@ -82,9 +83,10 @@ struct Lingering {
 }
 
 impl Lingering {
-    /// Extends the deadline of a dropped stream if the peer has received bytes since the last call.
-    /// As after the close of a TCP socket, bytes that were written are still delivered. The
-    /// delivery ends if the peer receives no byte for [`RdmaBuilder::response_timeout`].
+    /// Extends the deadline at which a dropped stream is freed, if the peer has received bytes
+    /// since the last call. Thus written bytes are still delivered, as after the close of a TCP
+    /// socket. The new deadline is after [`RdmaBuilder::response_timeout`] if bytes are unsent, and
+    /// otherwise after [`LINGER`].
     ///
     /// [`RdmaBuilder::response_timeout`]: crate::RdmaBuilder::response_timeout
     fn extend_while_read(&mut self) {
@@ -114,9 +116,9 @@ struct PeerClosed {
 }
 
 impl ControlTask {
-    /// Starts the control task of a connection on the current runtime. Returns a channel sender:
-    /// the application's handle sends the connection on this channel when it is dropped, and the
-    /// task then ends the connection.
+    /// Starts the control task of a connection on the current runtime. Returns the sender of a
+    /// channel to this task. When the application drops its handle, the handle sends the connection
+    /// on this channel, and the task then ends the connection.
     pub(crate) fn spawn(attached: Attached, link: Link) -> oneshot::Sender<Arc<Connection>> {
         let (sender, dropped) = oneshot::channel();
         let connection = Arc::clone(&attached.0);
@@ -202,9 +204,9 @@ impl ControlTask {
         }
     }
 
-    /// Sends a probe (a message without a body) if it is due. The connection ends if the peer does
-    /// not acknowledge the probe. Sends no probes over a TCP link, because the kernel detects that
-    /// such a peer has failed.
+    /// Sends a probe (a message without a body) if the time of the next probe has passed. The
+    /// connection ends if the peer does not acknowledge the probe. Sends no probes over a TCP link,
+    /// because the kernel detects that such a peer has failed.
     fn probe(&mut self, connection: &Connection) {
         let now = Instant::now();
         if now >= self.next_probe && self.link.as_ref().is_some_and(Link::needs_probes) {
@@ -239,13 +241,13 @@ impl ControlTask {
         });
     }
 
-    /// Returns whether a connection that the application has dropped can be freed: its deadline has
-    /// passed, or it has failed, for example because the peer has closed its end. When the peer has
-    /// received all messages, also shuts down this side of the [`Link`] (for example the TCP
-    /// connection).
+    /// Returns whether a connection that the application has dropped can be freed. This is the case
+    /// if the deadline has passed, or if the connection has failed, for example because the peer
+    /// has closed its end. Also shuts down this side of the [`Link`] (for example the TCP
+    /// connection) once the peer has received all messages.
     ///
-    /// Until the peer closes its end, the connection is kept, so that the queue pair acknowledges
-    /// retransmissions of the peer's last messages.
+    /// Even then, the connection is kept until the peer closes its end, so that the queue pair
+    /// acknowledges retransmissions of the peer's last messages.
     async fn is_linger_over(&mut self) -> bool {
         let Some(lingering) = &mut self.lingering else {
             return false;
@@ -331,8 +333,8 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// Waits until the peer closes `link`, the means by which the peer reports that it closes the
-/// connection, and returns the reason. Never completes if the link is `None`.
+/// Waits until the peer closes `link`, and returns the reason. The peer closes the link when it
+/// closes the connection. Never completes if `link` is `None`.
 async fn wait_for_link_close(link: Option<&mut Link>) -> String {
     match link {
         Some(link) => link.wait_for_close().await,

@@ -86,9 +86,9 @@ pub(super) struct Credit<'c> {
 }
 
 impl<'c> Credit<'c> {
-    /// Creates a guard for a credit (the permission to send one data message), which the caller has
-    /// taken from the connection's counter. The guard returns the credit to the counter when it is
-    /// dropped, unless [`Self::spend`] was called.
+    /// Creates a guard for one credit (permission to send) of the data messages. The caller must
+    /// have taken this credit from the connection's counter. Dropping the guard returns the credit
+    /// to the counter, unless [`Self::spend`] was called.
     pub(super) fn data(connection: &'c Connection) -> Self {
         let control = false;
         Self {
@@ -97,9 +97,9 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// Creates a guard for a credit (the permission to send one control message), which the caller
-    /// has taken from the connection's counter. The guard returns the credit to the counter when it
-    /// is dropped, unless [`Self::spend`] was called.
+    /// Creates a guard for one credit (permission to send) of the control messages. The caller must
+    /// have taken this credit from the connection's counter. Dropping the guard returns the credit
+    /// to the counter, unless [`Self::spend`] was called.
     pub(super) fn control(connection: &'c Connection) -> Self {
         let control = true;
         Self {

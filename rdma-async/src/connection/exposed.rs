@@ -8,9 +8,9 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory};
 
 use crate::memory::{LocalMr, PieceLender, RegionParts};
 
-/// Part of a local buffer that the peer may access. The part has its own memory registration, whose
-/// end also ends the peer's access. The other parts of the buffer are kept here, so that the whole
-/// buffer can be restored afterwards.
+/// Part of a local buffer that the peer may access. The part has a memory registration of its own,
+/// so that deregistering the part ends the peer's access. The other parts of the buffer are kept
+/// here. They are joined with this part again when the access ends.
 #[derive(Debug)]
 pub(super) struct ExposedRegion {
     memory: ExposedMemory,

@@ -114,8 +114,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the reason for refusing memory that a [`Kind::Refuse`] message states as a code and
-    /// a limit, the reverse of [`Self::to_numbers`]. Returns `None` for an unknown code.
+    /// Converts two numbers of a [`Kind::Refuse`] message, a code and a limit, to the reason why
+    /// memory was refused. Returns `None` for an unknown code. The inverse of [`Self::to_numbers`].
     fn from_numbers(number: u8, limit: u64) -> Option<Self> {
         Some(match number {
             0 => Self::Bytes(limit),

@@ -36,17 +36,18 @@ impl Poster<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the message is longer than the peer's
-    /// [`message_length`](crate::RdmaBuilder::message_length), [`Error::Verbs`] if the device
-    /// refuses the request, and the error that ended the connection.
+    /// - [`Error::InvalidArgument`] if the message is longer than the peer's
+    ///   [`message_length`](crate::RdmaBuilder::message_length).
+    /// - [`Error::Verbs`] if the device refuses the request.
+    /// - The error that ended the connection.
     pub fn try_post(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         self.connection.try_post_message(message)
     }
 }
 
 /// Function of the program that is called for each message that arrives in one piece. The function
-/// can post messages with the [`Poster`]. Returns the message if it does not handle the message:
-/// the program then gets the message from a receive.
+/// can post messages with the [`Poster`]. To leave a message unhandled, the function returns the
+/// message: the program then gets the message from a receive, as without a handler.
 type HandlerFn = dyn Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync;
 
 /// The message handler of a connection: a function of the program, or none until the program sets a

@@ -138,10 +138,10 @@ impl Connection {
         })
     }
 
-    /// Returns a memory window for lending memory to the peer, and the number of times that the
-    /// window was bound before. The window is not bound to memory now. The caller needs the number
-    /// because a window is replaced after a maximum number of bindings. Returns `None` if the
-    /// device has no further windows.
+    /// Returns an unbound memory window, by which memory can be lent to the peer, and the number of
+    /// times that the window was bound before. The caller needs this number because a window is
+    /// replaced after a maximum number of bindings. Returns `None` if the device has no further
+    /// windows.
     fn unbound_window(&self) -> Option<(MemoryWindow, u16)> {
         let window = self.windows.unbound_window(self.device.protection_domain());
         window
@@ -205,9 +205,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Ends a lease of memory that this end has lent: ends the peer's access at the device, and
-    /// returns the memory. Notifies the peer if the lease was offered. Returns `None` if the peer
-    /// has already ended the lease.
+    /// Ends the peer's access to memory of this end, and returns the memory. `lease` is the id of
+    /// the lease (the peer's permission to access the memory). Notifies the peer if a message had
+    /// offered the lease to the peer. Returns `None` if the peer has already ended the lease.
     pub(crate) fn end_lease(&self, lease: u64) -> Option<Result<LocalMr, rdma_core::Error>> {
         let removed = self.leases.remove(lease)?;
         let ended = removed.region.end();
@@ -215,9 +215,10 @@ impl Connection {
         Some(ended)
     }
 
-    /// Begins to end the peer's access to lent memory. The caller passes the returned value to
-    /// [`Self::finish_end`], which waits until the access has ended. Notifies the peer if the lease
-    /// was offered. Returns `None` if the peer has already ended the lease.
+    /// Begins to end the peer's access to memory of this end. `lease` is the id of the lease (the
+    /// peer's permission to access the memory). The caller must pass the returned value to
+    /// [`Self::finish_end`], which waits until the access has ended. Notifies the peer if a message
+    /// had offered the lease to the peer. Returns `None` if the peer has already ended the lease.
     pub(crate) fn begin_end_lease(&self, lease: u64) -> Option<EndedAccess<&Windows>> {
         let removed = self.leases.remove(lease)?;
         let ended = self.begin_end(removed.region, &*self.windows);
@@ -225,8 +226,10 @@ impl Connection {
         Some(ended)
     }
 
-    /// Notifies the peer that its access to lent memory has ended. `return_to` is the receiver of
-    /// the memory in the ended lease. Does nothing if the lease was not offered to the peer.
+    /// Notifies the peer that the lease `lease` (the peer's permission to access memory of this
+    /// end) has ended. `return_to` is the receiver of the memory when the peer gives the memory
+    /// back. Sends nothing for [`ReturnTo::Unoffered`], because no message has offered such a lease
+    /// to the peer.
     fn send_end_of_lease(&self, lease: u64, return_to: &ReturnTo) {
         let send = || self.send_control(Kind::Revoke { lease });
         match return_to {
@@ -236,8 +239,8 @@ impl Connection {
         }
     }
 
-    /// Returns the number of leases that this end has ended, and for which the peer has not yet
-    /// sent a message that gives the memory back.
+    /// Returns the number of leases that this end has ended and the peer has not yet confirmed. The
+    /// peer confirms the end by a message that gives the memory back.
     #[cfg(test)]
     pub(crate) fn revoked_leases(&self) -> usize {
         self.leases.revoked()
@@ -319,8 +322,8 @@ impl Connection {
     }
 }
 
-/// Memory that [`Rdma::reserve`](crate::Rdma::reserve) has lent to the peer, with the id of its
-/// lease.
+/// Memory that [`Rdma::reserve`](crate::Rdma::reserve) has lent to the peer, with the id of the
+/// lease (the peer's permission to access the memory).
 pub(crate) struct Loan {
     /// Id of the lease.
     pub(crate) lease: u64,

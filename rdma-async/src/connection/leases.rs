@@ -91,9 +91,9 @@ impl LeaseTable {
         Some(lease)
     }
 
-    /// Removes the lease `id` from the list of revoked leases: lent memory whose lease this end has
-    /// ended, but which the peer has not yet returned. Returns `false` if the list does not contain
-    /// the lease.
+    /// Removes the id `id` from the list of revoked leases. Returns `false` if the list does not
+    /// contain the id. A revoked lease is lent memory whose lease this end has ended, and which the
+    /// peer has not yet given back.
     fn forget_revoked(&mut self, id: u64) -> bool {
         let revoked = self.revoked.remove(&id);
         self.revoked_requests -= usize::from(revoked == Some(true));
@@ -101,7 +101,7 @@ impl LeaseTable {
     }
 }
 
-/// Region of memory that is lent to the peer, with two values that are needed when the lease ends:
+/// Region of memory that is lent to the peer. Also contains two values for the end of the lease:
 /// the guard that counts the memory as held by the peer, and the receiver of the memory.
 #[derive(Debug)]
 pub(super) struct Lease {
@@ -152,8 +152,9 @@ impl LentRegion {
     }
 }
 
-/// Outcome when the peer gives lent memory back. Either the application or a reservation gets the
-/// memory, or this end had ended the lease before.
+/// Outcome when the peer gives lent memory back. The application or a call of
+/// [`Rdma::reserve`](crate::Rdma::reserve) gets the memory. If this end has ended the lease before,
+/// this end already has the memory.
 #[derive(Debug)]
 pub(super) enum EndedLease {
     /// Memory that the application gets back, or the error of the deregistration, and the charge of
@@ -174,8 +175,7 @@ impl Leases {
         }
     }
 
-    /// Returns the access rights that this connection gives the peer to the memory that this end
-    /// lends.
+    /// Returns the access rights of the peer to the memory that this end lends on this connection.
     pub(super) fn access(&self) -> AccessFlags {
         self.access
     }
@@ -186,15 +186,16 @@ impl Leases {
         self.table.lock().requested
     }
 
-    /// Returns the number of revoked regions: memory that the peer had requested, and whose lease
-    /// this end has ended, but that the peer has not yet returned or released.
+    /// Returns the number of regions that the peer must still give back, although this end has
+    /// ended their leases (the peer's permissions to access them). Counts only memory that the peer
+    /// had requested.
     pub(super) fn unreturned_regions(&self) -> usize {
         self.table.lock().revoked_requests
     }
 
-    /// Returns the id of a lease (memory that is lent to the peer) that has expired at the time
-    /// `now`, and removes its expiry from the list. The lease may have ended before its expiry.
-    /// Returns `None` if no lease has expired.
+    /// Removes an expiry that has passed at the time `now` from the list, and returns the id of the
+    /// lease (memory that is lent to the peer). The caller must expect that this lease has already
+    /// ended for another reason. Returns `None` if no expiry has passed.
     pub(super) fn take_expired(&self, now: Instant) -> Option<u64> {
         let mut table = self.table.lock();
         let &(end, id) = table.expiries.front()?;
@@ -231,9 +232,10 @@ impl Leases {
         self.table.lock().leases.contains_key(&id)
     }
 
-    /// Lends a region to the peer. The caller then sends the peer a message with the lease. Returns
-    /// the id of the lease, and the address, length and key of the memory. `charge` counts the
-    /// region as held by the peer, if the peer has requested it. On an error, returns the region.
+    /// Lends a region to the peer. The caller must then send the peer a message with the lease.
+    /// Returns the id of the lease, and the address, length and key of the memory. `charge` counts
+    /// the region as held by the peer, if the peer has requested memory. On an error, returns the
+    /// region.
     pub(super) fn lend(
         &self,
         region: LocalMr,
@@ -259,9 +261,9 @@ impl Leases {
         Ok((lease, remote))
     }
 
-    /// Records that the peer can access `region`, and returns the id of this lease. `charge` counts
-    /// the region as held by the peer, if the peer has requested it. `return_to` gets the memory
-    /// when the peer gives it back.
+    /// Adds a lease to the table, because the peer can now access `region`. Returns the id of the
+    /// lease. `charge` counts the region as held by the peer, if the peer has requested memory.
+    /// `return_to` is the receiver of the memory when the peer gives the memory back.
     pub(super) fn insert(
         &self,
         region: LentRegion,
@@ -288,8 +290,8 @@ impl Leases {
     }
 
     /// Records that the lease `id` (memory that is lent to the peer) is being offered to the peer.
-    /// From now on, the peer may give the memory back, to the reservation `to`. Fails if the lease
-    /// has ended or was offered before.
+    /// Afterwards, the peer can give the memory back, and the reservation with the state `to` then
+    /// gets the memory. Fails if the lease has ended or was offered before.
     pub(super) fn set_offered(&self, id: u64, to: &Arc<GrantState>) -> Result<()> {
         let mut table = self.table.lock();
         let lease = table.leases.get_mut(&id).ok_or(Error::LeaseEnded)?;
@@ -303,9 +305,10 @@ impl Leases {
         Ok(())
     }
 
-    /// Records that the offer of the lease `id` was not sent, so that the lease can be offered
-    /// again. If the lease has ended before this call, removes its id from the list of revoked
-    /// leases, because the peer cannot return memory that was not offered.
+    /// Records that the message that offers the lease `id` (memory that is lent to the peer) was
+    /// not sent, so that the lease can be offered again. If the lease has ended before this call,
+    /// removes its id from the list of revoked leases, because the peer cannot return memory that
+    /// was not offered.
     pub(super) fn withdraw_offer(&self, id: u64) {
         let mut table = self.table.lock();
         match table.leases.get_mut(&id) {
@@ -314,10 +317,10 @@ impl Leases {
         }
     }
 
-    /// Ends the lease `id` because the peer gives the memory back. Returns the outcome, or `None`
-    /// if the peer cannot know a lease with this id, which is a violation of the protocol.
-    /// `begin_end` ends the peer's access, and is called only for memory of
-    /// [`Rdma::reserve`](crate::Rdma::reserve).
+    /// Ends the lease `id` (memory that is lent to the peer) because the peer gives the memory
+    /// back, and returns the outcome. Returns `None` if no lease with this id was offered to the
+    /// peer: the peer has then violated the protocol. Calls `begin_end` to end the peer's access
+    /// only if [`Rdma::reserve`](crate::Rdma::reserve) has lent the memory.
     pub(super) fn end_by_peer(
         &self,
         id: u64,
@@ -352,15 +355,17 @@ impl Leases {
         self.table.lock().revoked.len()
     }
 
-    /// Removes the lease `id`, about which no message was sent to the peer. Returns the lease, so
-    /// that the caller can end the access to its region, or `None` if the lease has ended before.
+    /// Removes the lease `id` (memory that is lent to the peer) from the table. The caller must
+    /// ensure that no message about this lease was sent to the peer. Returns the lease, so that the
+    /// caller can end the access to its region. Returns `None` if the lease has ended before.
     pub(super) fn remove_unsent(&self, id: u64) -> Option<Lease> {
         self.table.lock().remove(id)
     }
 
-    /// Removes a lease of the peer from the table, and returns it, so that the caller can end the
-    /// access to its region. Returns `None` if the peer has already ended the lease. If the lease
-    /// was offered to the peer, the id stays reserved until the peer confirms the end.
+    /// Removes the lease `id` (memory that is lent to the peer) from the table. Returns the lease,
+    /// so that the caller can end the access to its region. Returns `None` if the peer has already
+    /// ended the lease. If the lease was offered to the peer, the id stays reserved until the peer
+    /// confirms the end.
     pub(super) fn remove(&self, id: u64) -> Option<Lease> {
         let mut table = self.table.lock();
         let lease = table.remove(id)?;

@@ -27,20 +27,20 @@ pub(crate) enum Link {
     InBand(InBand),
 }
 
-/// Record of the peer's close message, for a connection without a TCP or rdma_cm connection. Each
-/// end sends such a control message on the RDMA connection before it closes.
+/// Link of a connection that has no TCP or rdma_cm connection. Before an end closes the RDMA
+/// connection, that end sends a control message on this connection. The link shares the record of
+/// whether the peer's message has arrived.
 #[derive(Debug)]
 pub(crate) struct InBand(Arc<CloseNotice>);
 
 impl Link {
-    /// Creates the means by which the two ends notice the close of a connection that has no TCP or
-    /// rdma_cm connection: each end announces its close by a control message on the RDMA
-    /// connection.
+    /// Creates the link of a connection that has no TCP or rdma_cm connection. With this link, each
+    /// end announces its close by a control message on the RDMA connection.
     pub(crate) fn in_band(connection: &Connection) -> Self {
         Self::InBand(InBand(Arc::clone(&connection.close_notice)))
     }
 
-    /// Waits until the peer closes the link. Returns the reason.
+    /// Waits until the peer closes the link, and returns the reason as a text for an error.
     pub(super) async fn wait_for_close(&mut self) -> String {
         match self {
             Self::Tcp(stream) => match stream.read(&mut [0]).await {
@@ -67,9 +67,9 @@ impl Link {
         }
     }
 
-    /// Queues a control message that announces the close of this end, unless the message was queued
-    /// before, and returns `true`. For a TCP or rdma_cm link, does nothing and returns `false`:
-    /// such a link notifies the peer when the link is dropped.
+    /// Announces to the peer, by a control message, that this end closes the connection. Queues the
+    /// message only once, and returns `true`. For a TCP or rdma_cm link, does nothing and returns
+    /// `false`: such a link notifies the peer when the link is dropped.
     pub(super) fn announce_close_in_band(&self, connection: &Connection) -> bool {
         match self {
             Self::Tcp(_) | Self::Cm(_) => false,
@@ -80,8 +80,9 @@ impl Link {
         }
     }
 
-    /// Returns whether the connection must be kept because the control message that announces the
-    /// close of this end may still be in flight. Always `false` for a TCP or rdma_cm link.
+    /// Returns whether the connection must be kept until the peer has received all messages of this
+    /// end, among them perhaps the control message that announces the close. Always returns `false`
+    /// for a TCP or rdma_cm link, which needs no such message.
     pub(super) fn is_busy(&self, connection: &Connection) -> bool {
         matches!(self, Self::InBand(_)) && !connection.has_delivered_all()
     }

@@ -16,7 +16,8 @@ use crate::memory::{LocalMrReadAccess, claim_read};
 use crate::observe;
 
 /// Payload of a message, the bytes after its header: nothing, bytes to be copied, or memory of the
-/// application that the device reads. A claim reserves that memory until the send completes.
+/// application that the device reads. A [`ReadClaim`] reserves that memory: the program cannot
+/// write to the memory until the send completes.
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Nothing,
@@ -60,10 +61,10 @@ impl Connection {
         }
     }
 
-    /// Submits a message that fits into one receive of the peer. Returns the number of its request,
-    /// by which the caller can wait for its completion. Returns `None` if the peer has no free
-    /// receive for the message, or the send queue is full. `how` states whether the caller waits
-    /// for the request, and when the request is posted.
+    /// Submits a message that fits into one receive of the peer, without waiting. Returns the
+    /// number of the send request, for which [`Self::finish`] can wait. Returns `None` if the peer
+    /// has no free receive for the message, or the send queue is full. `how` states whether the
+    /// caller waits for the request, and when the request is posted.
     pub(super) fn try_begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -86,7 +87,7 @@ impl Connection {
     }
 
     /// Waits for a credit (permission to send) and for room in the send queue, and then submits a
-    /// message. Returns the number of its request, like [`Self::try_begin_send`].
+    /// message. Returns the number of the send request, for which [`Self::finish`] can wait.
     async fn begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -102,9 +103,9 @@ impl Connection {
         Ok(number)
     }
 
-    /// Returns the payload of a short message: a copy, if header and payload fit into the inline
-    /// data of a request. Otherwise returns a claim, which reserves the memory until the send
-    /// completes.
+    /// Returns the payload of a short message. If header and payload fit into the inline data of a
+    /// request, the payload is bytes to be copied. Otherwise, the payload is a claim, which
+    /// reserves the memory for the device until the send completes.
     pub(super) fn payload<'a>(&self, message: &'a impl LocalMrReadAccess) -> Result<Payload<'a>> {
         if HEADER_LEN + message.length() <= self.inline {
             return Ok(Payload::Copied(message.try_as_slice()?));
@@ -147,8 +148,8 @@ impl Connection {
         Ok(Credit::data(self))
     }
 
-    /// Submits a message of the kind `kind` like [`Self::submit_frame`], after waiting for room in
-    /// the send queue. Returns the number of its request.
+    /// Waits for room in the send queue, and then submits a message of the kind `kind` like
+    /// [`Self::submit_frame`]. Returns the number of the send request.
     pub(super) async fn submit_frame_when_possible(
         &self,
         kind: Kind,
@@ -253,8 +254,8 @@ impl Connection {
     }
 }
 
-/// Returns the number of credits (permissions to send) that the next message header must give to
-/// the peer, at most `u16::MAX`. Takes the number from `counter`, which becomes 0.
+/// Takes all credits (permissions to send) that this end must return to the peer from `counter`,
+/// which becomes 0. Returns their number, at most `u16::MAX`, for the header of the next message.
 fn take_owed(counter: &AtomicU32) -> u16 {
     if counter.load(Ordering::Relaxed) == 0 {
         return 0;

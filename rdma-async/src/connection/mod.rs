@@ -313,9 +313,9 @@ impl Connection {
         }
     }
 
-    /// Performs the actions that follow the failure of the connection, which was just set: moves
-    /// the queue pair to the error state, cancels the requests that are not posted, and wakes all
-    /// waiting tasks.
+    /// Shuts the connection down after a failure: moves the queue pair to the error state, cancels
+    /// the requests that are not posted, and wakes all waiting tasks. The caller must have stored
+    /// the error in the field `failure`.
     fn end_after_failure(&self) {
         tracing::debug!(parent: &self.span, queue_pair = self.queue_pair.number(), error = ?self.failure(), "connection ended");
         let moved = self.queue_pair.fail();
@@ -350,9 +350,10 @@ impl Connection {
         self.shard.wake_driver();
     }
 
-    /// Sets the failure of the connection, because the device reported that a request failed with
-    /// `error`. Returns `false` if the connection has failed before; else the caller must call
-    /// [`Self::end_after_failure`].
+    /// Stores the error that ends the connection after the device has reported the failure `error`
+    /// of a request. If this function returns `true`, the caller must call
+    /// [`Self::end_after_failure`]. Returns `false`, and stores nothing, if the connection has
+    /// failed before.
     #[cold]
     fn set_work_failure(&self, error: WorkError) -> bool {
         let failure = match error.status {
@@ -400,9 +401,10 @@ impl Connection {
             }))
     }
 
-    /// Wakes all futures that wait for completions. Called after the connection has failed, if the
-    /// completions may never arrive: no task polls for them, or the queue pair could not be moved
-    /// to the error state. Requests in flight keep their memory until the queue pair is destroyed.
+    /// Wakes all futures that wait for completions, so that the futures fail. Called after the
+    /// connection has failed, if completions perhaps never arrive: no task polls for them, or the
+    /// queue pair could not be moved to the error state. Requests in flight keep their memory until
+    /// the queue pair is destroyed.
     pub(crate) fn end_waits(&self) {
         self.sender.end_waits();
     }
@@ -565,7 +567,8 @@ impl Connection {
     }
 
     /// Performs the atomic operation `work`, and returns the previous value of the remote memory.
-    /// Waits while all slots for results are in use or the send queue is full.
+    /// Waits while no slot for the result of the operation is free, or while the send queue is
+    /// full.
     pub(crate) async fn perform_atomic(&self, work: Work) -> Result<u64> {
         let slot = self.reserve_result().await?;
         let guard = ReleaseUnlessUsed {
@@ -607,9 +610,10 @@ impl Connection {
         polls.is_multiple_of(POLLS_PER_UNIT)
     }
 
-    /// Polls the completion queue for a short time, instead of waiting immediately, until `attempt`
-    /// returns a value. Returns `None` immediately if another future waits for a request of this
-    /// connection, or if polling would delay other tasks.
+    /// Polls the completion queue until `attempt` returns a value, for at most [`BRIEF_POLL`].
+    /// Returns `None` after this time: the caller then sleeps. Also returns `None`, without
+    /// polling, if another future waits for a request of this connection, or if the poll would
+    /// delay other tasks.
     #[inline(never)]
     fn poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if self.awaits_completions() {
@@ -618,10 +622,10 @@ impl Connection {
         self.post_and_poll_briefly(attempt)
     }
 
-    /// Posts the requests that wait to be posted together, and polls for a short time until
-    /// `attempt` returns a value. Returns `None` if the time is over. Also returns `None`, without
-    /// polling, if [`Shard::may_poll_briefly`] returns `false`. The driver task usually posts these
-    /// requests, but does not run during the poll.
+    /// Posts the staged requests (accepted, but not yet posted), and polls the completion queue
+    /// until `attempt` returns a value, for at most [`BRIEF_POLL`]. Returns `None` after this time.
+    /// Does nothing, and returns `None`, if [`Shard::may_poll_briefly`] returns `false`. The driver
+    /// task usually posts staged requests, but does not run during the poll.
     pub(super) fn post_and_poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if !self.shard.may_poll_briefly() {
             return None;
@@ -630,10 +634,10 @@ impl Connection {
         self.shard.poll_briefly(BRIEF_POLL, attempt)
     }
 
-    /// Posts the requests that wait to be posted together, and then polls for at most `limit` until
-    /// `attempt` returns a value. Returns `None` if no value was found. Also returns `None`,
-    /// without polling, if this could delay other tasks: for example if another task than that of
-    /// `cx` called this function last.
+    /// Posts the staged requests (accepted, but not yet posted), and polls the completion queue
+    /// until `attempt` returns a value, for at most `limit`. Returns `None` after this time. Does
+    /// nothing, and returns `None`, if a poll could delay other tasks: for example if the previous
+    /// call came from another task than that of `cx`.
     pub(crate) fn poll_as_lone_task<T>(
         &self,
         cx: &Context<'_>,
@@ -651,8 +655,9 @@ impl Connection {
         found
     }
 
-    /// Waits until `attempt` returns a value, or fails if the connection has ended. First polls the
-    /// completion queue. Then waits, and repeats `attempt` whenever `waiters` are woken.
+    /// Waits until `attempt` returns a value, and returns the value. Fails if the connection ends.
+    /// First polls the completion queue, at most for a short time. Then sleeps, and calls `attempt`
+    /// again whenever the tasks in the list `waiters` are woken.
     async fn wait<T>(
         &self,
         waiters: &Waiters,
@@ -691,8 +696,8 @@ impl Connection {
     }
 }
 
-/// Guard that releases the reserved slot for the result of an atomic operation unless the request
-/// was accepted.
+/// Guard of a reserved slot for the result of an atomic operation. Dropping the guard frees the
+/// slot. The caller forgets the guard once the send queue has accepted the request.
 struct ReleaseUnlessUsed<'c> {
     sender: &'c Sender,
     slot: ResultSlot,

@@ -22,8 +22,9 @@ use super::send_state::{AwaitedBy, Posted, SendState};
 use super::sender::Sender;
 use super::waiters::Waiters;
 
-/// Number of requests that the simulated device has not completed. In the loom models, this number
-/// replaces a device's send queue. Changed only while the lock of [`Sender`] is held.
+/// Number of requests that the simulated device has not completed. Replaces a device's send queue
+/// in the loom models, the tests of all thread interleavings. Changed only while the lock of
+/// [`Sender`] is held.
 #[derive(Debug, Clone, Default)]
 struct InFlight(std::sync::Arc<AtomicUsize>);
 
@@ -97,10 +98,10 @@ impl Requests {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Performs one poll, as the future that waits for the request `number` does. Returns `true` if
-    /// the request was successful, and `false` if it has failed or no thread polls for its
-    /// completion any more. If the request has not ended, registers `waker`, which is woken at its
-    /// end.
+    /// Polls the request `number` once, as the future does that waits for this request. Returns
+    /// `true` if the request was successful. Returns `false` if the request has failed, or if no
+    /// thread polls for its completion any more. If the request has not ended, registers `waker`,
+    /// which is woken at the end of the request.
     fn poll(&self, number: u64, waker: &Waker) -> Poll<bool> {
         if self.has_ended(number) || self.register(number, waker) {
             Poll::Ready(self.has_ended(number) && self.has_succeeded(number))
@@ -226,9 +227,9 @@ fn a_dropped_future_does_not_change_a_request_that_reuses_its_state() {
     });
 }
 
-/// Checks that a result slot can be reused. Dropping the future of the first atomic operation frees
-/// its slot immediately, even if the operation has not completed. The next operation gets the same
-/// slot, and its future must get its own result.
+/// Checks that an atomic operation can reuse the result slot of an earlier operation that has not
+/// completed. Dropping the future of the earlier operation frees the slot immediately. The future
+/// of the later operation must get the result of the later operation.
 #[test]
 fn a_result_slot_can_be_reused_while_its_first_request_completes() {
     loom::model(|| {
@@ -340,7 +341,7 @@ fn a_received_message_is_taken_by_a_waiting_task() {
     });
 }
 
-/// Checks that a waiting task that is dropped does not consume the wakeup of another waiting task.
+/// Checks that dropping a waiting task does not consume a wakeup that another waiting task needs.
 #[test]
 fn a_dropped_waiter_does_not_consume_the_wakeup_of_others() {
     loom::model(|| {

@@ -61,10 +61,10 @@ impl<'c> Operation<'c> {
         Some(outcome)
     }
 
-    /// Returns the result of the operation if it ends within a short poll of the completion queue,
-    /// or if completions are no longer polled because the connection has failed. Otherwise
-    /// registers the task of `cx`, which is woken when the operation ends. The value is the result
-    /// of an atomic operation, and 0 for other operations.
+    /// Returns the result of the operation, or registers the task of `cx`, which is then woken when
+    /// the operation ends. Before registering, polls the completion queue for a short time if this
+    /// delays no other task. Fails if completions are no longer polled because the connection has
+    /// failed. The value is the result of an atomic operation, and 0 for other operations.
     #[inline(never)]
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;

@@ -38,9 +38,9 @@ struct Queue {
 
 impl Queue {
     /// Adds a control message of the kind `kind` to the end of the queue. A message that returns
-    /// slots of a ring is merged into a queued message of this kind, so the queue has at most one
-    /// such message. Without merging, a peer could make the queue grow by writing to returned slots
-    /// before this end has sent the message.
+    /// ring slots (memory into which the peer writes bytes of a stream) is merged into a queued
+    /// message of this kind. The queue thus contains at most one such message. Otherwise, a peer
+    /// could make the queue grow by writing to the slots again and again.
     fn push(&mut self, kind: Kind) {
         if let Kind::Returned { slots } = kind {
             let queued = self.messages.iter_mut().find_map(|queued| match queued {

@@ -102,9 +102,9 @@ impl Outgoing {
         &self.room
     }
 
-    /// Drops all bytes that wait to be sent on the stream, because the connection has ended, and
-    /// records that these bytes are lost. `has_cancelled` must be set if the send queue has
-    /// cancelled pieces of the stream, which then also count as lost. Drops nothing while a thread,
+    /// Drops the bytes of the stream that are not yet posted, because the connection has ended, and
+    /// records that these bytes are lost. The caller sets `has_cancelled` if pieces of the stream
+    /// were cancelled in the send queue: these bytes are lost too. Drops nothing while a thread,
     /// possibly this one, holds the lock to post bytes. The bytes then stay until the connection is
     /// dropped.
     pub(super) fn clear(&self, has_cancelled: bool) {
@@ -244,9 +244,8 @@ impl Connection {
         self.post_staged();
     }
 
-    /// Returns the error that ended the connection, if the connection ended before all bytes that
-    /// the stream had accepted were posted to the device. Otherwise returns `None`: no bytes were
-    /// lost before they were posted.
+    /// Returns the error that ended the connection if accepted bytes of the stream were lost: the
+    /// connection has ended before these bytes were posted to the device. Otherwise returns `None`.
     pub(crate) fn lost_bytes(&self) -> Option<&Error> {
         let error = self.failure()?;
         let outgoing = self.outgoing();
@@ -302,11 +301,11 @@ impl Connection {
             .expect("called only after `begin_stream`")
     }
 
-    /// Returns whether the program can write more bytes to the stream: fewer bytes than the buffer
-    /// size are in transit. Bytes are in transit until they are posted. Bytes that the peer reads
-    /// from this end's memory (rendezvous) are in transit until the peer has read them. A slot of
-    /// the peer's ring is in transit while in use. The ring, if there is one, must also have a free
-    /// slot.
+    /// Returns whether the program can write more bytes to the stream. The number of bytes in
+    /// transit must be below the buffer size, and the peer's ring, if there is one, must have a
+    /// free slot. Bytes are in transit until they are posted. Bytes that the peer reads from this
+    /// end's memory (rendezvous) are in transit until the peer has read them. A slot of the peer's
+    /// ring that is in use counts completely.
     fn has_outgoing_room(&self) -> bool {
         let in_ring = match self.peer_ring.get() {
             Some(ring) if !ring.has_free() => return false,
@@ -460,9 +459,10 @@ impl Connection {
         }
     }
 
-    /// Posts the queued buffers of the stream, until the send queue is full or the peer accepts no
-    /// further messages. Then posts the last buffer, which may not be full, if a flush was
-    /// requested, and the end of the stream.
+    /// Posts the queued buffers of the stream in order, until the send queue is full or the peer
+    /// accepts no further messages. After these buffers, posts the last buffer, even if the buffer
+    /// is not full, if a flush was requested. Then posts the end of the stream if the writer has
+    /// requested the end.
     fn send_pieces(&self, outgoing: &Outgoing, pieces: &mut Pieces) -> Result<()> {
         let mut outcome = Ok(true);
         loop {
@@ -539,8 +539,8 @@ impl Connection {
 }
 
 impl Outgoing {
-    /// Adds `bytes` to the number of buffered bytes of the stream. The caller appends data of this
-    /// length to the pieces of the stream, and holds the lock of the pieces.
+    /// Adds `bytes` to the number of buffered bytes of the stream. The caller must hold the lock of
+    /// the stream's pieces (buffers), and must append this number of bytes to them.
     fn count_added(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.has_any.store(true, Ordering::Release);

@@ -27,9 +27,10 @@ use crate::rdma::check_remote;
 /// request of a batch has a completion of its own. A small write therefore takes a fraction of the
 /// time of [`Rdma::write`](crate::Rdma::write).
 ///
-/// Local memory is claimed until its request has completed. The program can access the memory, or
-/// pass it to another operation, after [`Self::finish`], or after as many further operations as the
-/// depth of the pipeline. Memory that is not longer than the connection's inline limit is copied
+/// Local memory is claimed until its request has completed. Until then, the program cannot change
+/// the memory, and cannot access memory into which a read writes. The claim has certainly ended
+/// after [`Self::finish`], or after the pipeline has accepted a number of further operations equal
+/// to its depth. Memory that is not longer than the connection's inline limit is copied for a write
 /// instead, and can be changed immediately.
 ///
 /// If a request fails, the connection ends. The operation that waits for the failed request returns
@@ -90,8 +91,8 @@ impl<'c> Pipeline<'c> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Rdma::write`](crate::Rdma::write), and the errors of earlier operations of
-    /// the pipeline.
+    /// - The errors of [`Rdma::write`](crate::Rdma::write).
+    /// - The errors of earlier operations of the pipeline.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub async fn write(
         &mut self,
@@ -122,8 +123,8 @@ impl<'c> Pipeline<'c> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Rdma::read`](crate::Rdma::read), and the errors of earlier operations of the
-    /// pipeline.
+    /// - The errors of [`Rdma::read`](crate::Rdma::read).
+    /// - The errors of earlier operations of the pipeline.
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub async fn read(
         &mut self,
@@ -151,7 +152,7 @@ impl<'c> Pipeline<'c> {
         Ok(())
     }
 
-    /// Waits until fewer requests than the depth of the pipeline are in flight.
+    /// Waits until the number of requests in flight is below the depth of the pipeline.
     #[inline]
     async fn wait_for_room(&mut self) -> Result<()> {
         self.connection.charge().await;

@@ -119,7 +119,8 @@ impl Connection {
     }
 
     /// Adds a message to the inbox, from which the application receives the message. Ends the
-    /// connection if the inbox is full, because the peer then had no credit (permission to send).
+    /// connection if the inbox is full: the peer has then sent the message without a credit
+    /// (permission to send).
     fn deliver(&self, message: IncomingMessage) {
         if !self.messages.push(message) {
             self.fail_for_violation("more messages than it had credits for");
@@ -190,8 +191,8 @@ impl Connection {
         self.leases.end_by_peer(lease, begin_end)
     }
 
-    /// Ends the connection because the peer violated the protocol. `what` completes the message
-    /// "the peer sent".
+    /// Ends the connection because the peer violated the protocol. `what` describes the violation:
+    /// the text of the error is "the peer sent", followed by `what`.
     pub(super) fn fail_for_violation(&self, what: &str) {
         self.fail(Error::disconnected(format!("the peer sent {what}")));
     }

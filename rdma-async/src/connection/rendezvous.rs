@@ -75,9 +75,9 @@ impl StreamPiece {
     }
 }
 
-/// Queue of the messages that the application receives before the messages in the inbox: messages
-/// that [`Connection::read_ahead`] has moved from the inbox, and messages whose receive future was
-/// dropped.
+/// Queue of the messages that the application receives before the messages in the inbox. Contains
+/// messages that [`Connection::read_ahead`] has moved from the inbox, and messages whose receive
+/// future was dropped.
 #[derive(Debug, Default)]
 pub(super) struct FrontQueue {
     queue: Mutex<VecDeque<IncomingMessage>>,
@@ -105,7 +105,8 @@ impl FrontQueue {
 }
 
 impl Connection {
-    /// Sends a long message: lends its memory to the peer, and waits until the peer has read it.
+    /// Sends a long message: lends the memory of the message to the peer, and waits until the peer
+    /// has read the memory by RDMA.
     pub(super) async fn send_by_rendezvous(
         &self,
         claim: ReadClaim,
@@ -146,7 +147,8 @@ impl Connection {
         }
     }
 
-    /// Waits for the next message of the peer, and returns it with its immediate data.
+    /// Waits for the next message of the peer, and returns the bytes of the message and its
+    /// immediate data.
     pub(crate) async fn receive(&self) -> Result<(LocalMr, Option<u32>)> {
         match self.next_message().await? {
             IncomingMessage::Message { region, immediate } => {
@@ -182,8 +184,8 @@ impl Connection {
         }
     }
 
-    /// Waits for the next message of the peer. A long message may still be in the peer's memory,
-    /// and the caller must then read it.
+    /// Waits for the next message of the peer, and returns the message. If the returned message is
+    /// a long message that is still in the peer's memory, the caller must read the bytes.
     async fn next_message(&self) -> Result<IncomingMessage> {
         let attempt = || self.front.pop().or_else(|| self.messages.pop());
         self.wait(self.messages.waiters(), attempt).await
@@ -258,9 +260,10 @@ impl Connection {
         Ok((number, region))
     }
 
-    /// Begins to read the long messages at the front of the inbox, which the application receives
-    /// next. Stops at the limits of [`RdmaBuilder::read_ahead`](crate::RdmaBuilder::read_ahead), or
-    /// if the read of a message cannot begin.
+    /// Begins to read the long messages that the application receives next, from the front of the
+    /// inbox, so that their receives wait less. Stops at the limits of
+    /// [`RdmaBuilder::read_ahead`](crate::RdmaBuilder::read_ahead), or if the read of a message
+    /// cannot begin.
     fn read_ahead(&self) {
         let limit = self.settings.read_ahead;
         let mut bytes = 0_usize;
@@ -304,9 +307,9 @@ impl Connection {
     }
 
     /// Begins to read a long message from the peer's memory, without waiting. Returns the number of
-    /// the request, and the region that the request writes to. Returns `None` if the send queue is
-    /// full or the read cannot begin: the program's receive of this message then begins the read
-    /// again, and reports an error.
+    /// the request, and the region that the request writes to. Returns `None` if the read cannot
+    /// begin, for example because the send queue is full. The program's receive of this message
+    /// then tries the read again, and reports an error.
     fn try_begin_read(&self, memory: RemoteMemory) -> Option<(u64, LocalMr)> {
         let mut region = self.memory_for(memory).ok()?;
         let claim = claim_write(&mut region).ok()?;

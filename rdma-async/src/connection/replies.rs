@@ -12,9 +12,9 @@ use super::requests::MAX_WAITING;
 use crate::error::{Error, Result};
 use crate::memory::RemoteMr;
 
-/// Maximum number of replies for which this end waits: the peer has not yet sent them. Includes
-/// replies for which no future waits any more. Equal to [`MAX_WAITING`], the number of requests
-/// that a peer queues.
+/// Maximum number of requests of this end that the peer has not yet answered. A request counts even
+/// if the future that waited for the reply was dropped. Equal to [`MAX_WAITING`], the maximum
+/// number of requests that a peer queues.
 const MAX_UNANSWERED: usize = MAX_WAITING;
 
 /// Reply of the peer to a request of this end for memory, or notification that the peer has read,
@@ -44,8 +44,8 @@ struct Table {
 }
 
 /// A reply that the peer is expected to send. Contains the channel on which the waiting future gets
-/// the reply. Also contains the memory of a long message, which the peer may read until the peer
-/// sends the reply.
+/// the reply. If the request was a long message, also contains the memory of the message: the peer
+/// can read this memory until the reply arrives.
 #[derive(Debug)]
 struct Entry {
     sender: oneshot::Sender<Result<Reply>>,
@@ -54,10 +54,10 @@ struct Entry {
     lent: Option<LentMemory>,
 }
 
-/// A reply of the peer for which a future waits. If this value is dropped after the request was
-/// sent, the reply stays in the list of expected replies ([`PendingReplies`]) until it arrives.
-/// Until then, the peer may read a long message of this end. Because the reply stays in the list, a
-/// late grant of memory is not mistaken for a grant that this end has not requested.
+/// Handle of a future that waits for a reply of the peer. If the handle is dropped after the
+/// request was sent, the reply stays in the table of expected replies ([`PendingReplies`]) until
+/// the reply arrives. Until then, the peer can read a long message of this end. A late grant of
+/// memory is also still recognized: it does not count as memory that this end has not requested.
 #[derive(Debug)]
 pub(super) struct PendingReply<'a> {
     pub(super) id: u64,
@@ -72,9 +72,9 @@ impl PendingReplies {
         self.register_in(self.table.lock(), lent)
     }
 
-    /// Adds an expected reply to the table like [`Self::register`]. Fails if [`MAX_UNANSWERED`]
-    /// replies of the peer are outstanding. A peer that never replies thus does not make the table
-    /// grow. `what` is the name of the request in the error.
+    /// Adds an expected reply to the table like [`Self::register`], unless [`MAX_UNANSWERED`]
+    /// replies are already expected: then fails. A peer that never replies thus cannot make the
+    /// table grow without limit. `what` is the name of the request in the error.
     pub(super) fn register_limited(
         &self,
         what: &'static str,
@@ -163,14 +163,15 @@ impl PendingReplies {
 }
 
 impl PendingReply<'_> {
-    /// Closes the channel to the future that would wait for the reply. Must be called before the
-    /// request is sent. The poll that receives the reply then handles the reply.
+    /// Closes the channel to the future that would wait for the reply. The caller must call this
+    /// function before it sends the request. The thread that receives the reply then handles the
+    /// reply itself.
     pub(super) fn close(&mut self) {
         self.receiver.close();
     }
 
     /// Waits for the reply of the peer, or for the error that ends the connection. Returns `None`
-    /// if the entry was removed from the table before.
+    /// if the reply was removed from the table of expected replies before.
     pub(super) async fn wait(&mut self) -> Option<Result<Reply>> {
         (&mut self.receiver).await.ok()
     }

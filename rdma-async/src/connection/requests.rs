@@ -18,12 +18,12 @@ use super::frame::{Kind, Refusal};
 use crate::error::Error;
 use crate::memory::{Amount, Charge, Exceeded};
 
-/// Maximum number of queued requests of a peer. Bounds the memory of the queue: the connection of a
-/// peer that sends more ends.
+/// Maximum number of queued requests of one peer for memory. Limits the memory that the queue uses.
+/// If a peer sends more requests, its connection ends.
 pub(super) const MAX_WAITING: usize = 4096;
 
-/// Size, in bytes, from which memory is allocated and zeroed on a thread for blocking tasks,
-/// because that takes more than about 100 µs.
+/// Minimum size, in bytes, of memory that is allocated and zeroed on a thread for blocking tasks.
+/// For memory of this size, allocating and zeroing take more than about 100 µs.
 const LARGE: usize = 1 << 20;
 
 /// A request of the peer for new memory of this end, which the peer will access by RDMA. Contains
@@ -43,7 +43,7 @@ pub(super) struct Requests {
 
 impl Requests {
     /// Adds a request to the queue. Returns `false` if the queue then has more than [`MAX_WAITING`]
-    /// requests, for which the caller ends the connection.
+    /// requests: the caller must then end the connection.
     fn push(&self, request: Request) -> bool {
         let mut waiting = self.waiting.lock();
         waiting.push_back(request);
@@ -67,9 +67,9 @@ impl Connection {
     }
 
     /// Answers a request of the peer for memory: lends new memory to the peer, or sends the reason
-    /// for a refusal. Returns `None` if the answer was sent or the connection has failed. Large
-    /// memory is allocated on a blocking thread, which then sends the answer: in this case, returns
-    /// the handle of that task.
+    /// for a refusal. Allocates small memory immediately, and returns `None`. Large memory is
+    /// allocated by a task on a blocking thread, which then sends the answer: in this case, returns
+    /// the handle of the task. Does nothing, and returns `None`, if the connection has failed.
     pub(super) fn answer(self: &Arc<Self>, request: Request) -> Option<JoinHandle<()>> {
         let Request { id, size, align } = request;
         if self.failure().is_some() {

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 
 use super::sync::AtomicU64;
 
-/// Number of slots for the results of atomic operations, and thus the maximum number of atomic
-/// operations of a connection whose futures exist. Further operations wait for a free slot. A
-/// dropped future frees its slot immediately, even if its operation is still in flight. Equal to
-/// the number of bits of [`Results::used`], which contains one bit for each slot.
+/// Number of slots for the results of atomic operations on a connection. Each atomic operation
+/// occupies a slot while its future exists, and further operations wait for a free slot. Dropping
+/// the future frees the slot, even if the operation is still in flight. Equal to the number of bits
+/// of [`Results::used`], which contains one bit for each slot.
 const SLOTS: usize = 64;
 
 /// Slots for the results of atomic operations. An operation occupies a slot from before its
@@ -69,8 +69,9 @@ impl Results {
         }
     }
 
-    /// Stores the result of an atomic operation in its slot. Must be called before the end of the
-    /// request is published to its future, which then reads the result by [`Self::value`].
+    /// Stores the result of an atomic operation in its slot. The caller must call this function
+    /// before it publishes the end of the request. The future then reads the result by
+    /// [`Self::value`].
     pub(super) fn set(&self, slot: ResultSlot, value: u64) {
         self.values()[usize::from(slot.0)].store(value, Ordering::Relaxed);
     }

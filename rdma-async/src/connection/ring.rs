@@ -32,9 +32,9 @@ const SLOTS: usize = 16;
 /// Maximum number of slots of the peer's ring. A [`Kind::Returned`] message has one bit for each
 /// slot, 64 in total.
 const MAX_SLOTS: u64 = 64;
-/// Number of read slots at which this end notifies the peer that these slots are free. The program
-/// has then read their bytes. With a quarter of the ring, few notifications are sent, and the peer
-/// still has free slots at that time. The peer can request an earlier notification.
+/// Number of slots that the program reads before this end notifies the peer that these slots are
+/// free again. A quarter of the slots of the ring: few notifications are sent, and the peer still
+/// has free slots at that time. The peer can request an earlier notification.
 const RETURN_AT: u32 = SLOTS as u32 / 4;
 
 /// Ring that this end has advertised to the peer: memory, divided into slots, into which the peer
@@ -147,9 +147,10 @@ impl PeerRing {
         })
     }
 
-    /// Takes the free slot with the lowest number. Returns `None` if no slot is free. While the
-    /// peer reads quickly, this end uses the same few slots again, which stay in the caches of the
-    /// processors. Must be called by one thread at a time.
+    /// Takes the free slot with the lowest number, for a write into the peer's ring. Returns `None`
+    /// if no slot is free. While the peer reads quickly, this end uses the same few slots again,
+    /// which stay in the caches of the processors. The caller must ensure that one thread at a time
+    /// calls this function.
     pub(super) fn take(&self) -> Option<u32> {
         let free = self.slots & !self.in_use.load(Ordering::Acquire);
         let slot = free.trailing_zeros();
@@ -247,9 +248,10 @@ impl Connection {
         self.own_ring.get().is_some()
     }
 
-    /// Returns the position of the bytes that the peer has written into a slot of this end's ring.
-    /// `immediate`, the immediate data of the write, contains the slot and the length. Returns
-    /// `None` if these are invalid, or if the peer was not allowed to write to the slot.
+    /// Records that the peer has written a piece of a stream into a slot of this end's ring, and
+    /// returns the position of the piece. `immediate`, the immediate data of the write, contains
+    /// the slot and the length. Returns `None` if these are invalid, or if the peer was not allowed
+    /// to write to the slot.
     pub(super) fn accept_written(&self, immediate: u32) -> Option<RingPiece> {
         let ring = self.own_ring.get()?;
         let Announcement { slot, len, returns } = Announcement::decode(immediate)?;
@@ -268,8 +270,8 @@ impl Connection {
 
     /// Writes a copy of `bytes`, at most [`SLOT_LEN`], into a free slot of the peer's ring. Returns
     /// `false`, and writes nothing, if this is not possible now, for example because the ring or
-    /// the send queue is full. Calls `must_return` after it has taken a slot. If that function
-    /// returns `true`, the peer must report immediately when the bytes were read.
+    /// the send queue is full. Calls `must_return` after a slot was found. The result `true`
+    /// requests that the peer returns the slot as soon as the bytes were read.
     pub(super) fn try_write_to_slot(
         &self,
         ring: &PeerRing,
@@ -294,7 +296,7 @@ impl Connection {
 
     /// Writes a copy of `bytes` into the slot `slot` of the peer's ring, and returns `true`.
     /// Returns `false`, and writes nothing, if the send queue is full or no memory is available.
-    /// The caller, [`Self::try_write_to_slot`], has taken the slot and the permission to send.
+    /// The caller must have taken the slot, and a credit (permission to send).
     fn write_slot(
         &self,
         ring: &PeerRing,
@@ -349,7 +351,8 @@ impl Connection {
 
     /// Marks the slot of this end's ring that contained `piece` (bytes of a stream) as read,
     /// because the program has read these bytes. Notifies the peer that all read slots are free
-    /// again if there are [`RETURN_AT`] of them, or if the peer waits for a slot.
+    /// again, if their number is at least [`RETURN_AT`] or the peer has requested the return of
+    /// this slot.
     pub(crate) fn free_slot(&self, piece: RingPiece) {
         let Some(ring) = self.own_ring.get() else {
             return;
@@ -383,9 +386,9 @@ impl Connection {
         }
     }
 
-    /// Marks slots of the peer's ring as free, because the peer has returned them after its program
-    /// has read the bytes. Wakes the writers of the stream. `slots` is a bit mask. Ends the
-    /// connection if any of these slots was not in use.
+    /// Marks slots of the peer's ring as free after the peer has returned them. The peer returns a
+    /// slot when its program has read the bytes. `slots` is a bit mask. Wakes the writers of the
+    /// stream. Ends the connection if any of these slots was not in use.
     pub(super) fn take_back_slots(&self, slots: u64) {
         let ring = self.peer_ring.get();
         if slots == 0 || !ring.is_some_and(|ring| ring.put_back(slots)) {

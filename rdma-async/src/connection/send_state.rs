@@ -20,10 +20,10 @@ use crate::error::{Error, Result};
 /// Fewer requests are posted at the end of the turn, one round of the driver task. Limits the delay
 /// of the first request.
 const MAX_STAGED: usize = 32;
-/// Minimum length in bytes, of the application's memory that a request holds, from which the
-/// request always reports its own completion. The completion releases the memory. Of the smaller
-/// requests that are posted together, only the last request reports a completion, which also
-/// releases the memory of the others.
+/// Minimum length, in bytes, of the application's memory from which a request always reports a
+/// completion of its own, which releases the memory. Smaller requests that are posted together
+/// share the completion of the last request. That completion releases the memory of all these
+/// requests.
 const SIGNALED_LEN: usize = 16 << 10;
 
 /// State of the caller of an accepted request: a future waits for the end of the request, or no
@@ -47,12 +47,12 @@ pub(super) enum PostTime {
     AtTurnEnd,
 }
 
-/// Parameters of most requests: a future waits for the request. The request is posted immediately
-/// if no other request is in flight, and otherwise together with others.
+/// Submission parameters of most requests: a future waits for the request. The request is posted
+/// immediately if no other request is in flight, and otherwise together with others.
 pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
-/// Parameters of a request for which no future waits. A failure of the request ends the connection.
-/// The request is posted immediately if no other request is in flight, and otherwise together with
-/// others.
+/// Submission parameters of a request for which no future waits. A failure of the request ends the
+/// connection. The request is posted immediately if no other request is in flight, and otherwise
+/// together with others.
 pub(super) const UNAWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 
 /// Reason why the send queue has not accepted a request.
@@ -227,10 +227,10 @@ impl<Q: Posted> SendState<Q> {
         self.awaited > 0
     }
 
-    /// Assigns the next number to an accepted request, and records its state. `has_memory` states
-    /// that the request holds memory, and `slot` is the slot for the result of an atomic operation.
-    /// Returns the number and the flag `must_post`. If the flag is set, the caller must ensure that
-    /// the waiting requests are posted.
+    /// Counts an accepted request: assigns the next number to the request, and records its state.
+    /// `has_memory` states that the request holds memory, and `slot` is the slot for the result of
+    /// an atomic operation. Returns the number and the flag `must_post`. If the flag is set, the
+    /// caller must ensure that the staged requests are posted.
     #[inline]
     pub(super) fn count(
         &mut self,
@@ -252,16 +252,18 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Returns whether so many requests wait to be posted together ([`MAX_STAGED`]) that they must
-    /// be posted now.
+    /// Returns whether the staged requests (accepted, but not yet posted) must be posted now,
+    /// because at least [`MAX_STAGED`] requests are staged.
     #[inline]
     pub(super) fn is_batch_full(&self) -> bool {
         self.staged.len() >= MAX_STAGED
     }
 
-    /// Cancels the requests that were not posted, and closes the queue. Adds the wakers of their
-    /// futures to `wakes`. Returns the number of the first cancelled request, and whether data was
-    /// lost silently: data of a request for which no future waits, such as a piece of a stream.
+    /// Cancels the requests that were accepted and not posted, and closes the queue: no further
+    /// requests are accepted. Adds the wakers of the futures to `wakes`. Returns the number of the
+    /// first cancelled request. Also returns `true` if any of the requests contained data and no
+    /// future waited for the request, for example for a piece of a stream: no future then reports
+    /// the loss of the data.
     pub(super) fn cancel_staged(&mut self, wakes: &mut Vec<Waker>) -> (u64, bool) {
         let staged = std::mem::take(&mut self.staged);
         self.staged_bytes.clear();
@@ -332,8 +334,9 @@ impl<Q: Posted> SendState<Q> {
         replaced
     }
 
-    /// Removes the waker of the request `number`, whose future is dropped. Returns the waker, which
-    /// the caller must drop without holding the lock, because dropping a waker can run other code.
+    /// Removes the waker of the request `number`, because the future of the request is dropped.
+    /// Returns the waker. The caller must drop the waker without holding the lock, because dropping
+    /// a waker can run other code.
     pub(super) fn detach(&mut self, number: u64) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
             return None;
@@ -426,7 +429,7 @@ impl SendState {
         Ok(self.count(AwaitedBy::Future, false, None))
     }
 
-    /// Returns whether the next request is posted immediately: no other request is in flight, or
+    /// Returns `true` if the next request is posted immediately: no other request is in flight, or
     /// `posting` is [`PostTime::Now`]. In the second case, first posts all earlier requests, to
     /// keep the order. Returns `false` if the request is to be posted later, together with others.
     #[inline]
@@ -485,9 +488,10 @@ impl SendState {
         outcome
     }
 
-    /// Ends the requests that a completion reports. Stores the results of atomic operations in
-    /// `results`, and adds the wakers of the waiting futures to `wakes`, for the caller to wake.
-    /// Passes the memory of each request to `recycle`. Returns how many requests have ended.
+    /// Marks the request of a completion as ended, and with it all earlier requests, because
+    /// requests complete in order. Stores the results of atomic operations in `results`. Adds the
+    /// wakers of the waiting futures to `wakes`; the caller must wake them. Passes the memory of
+    /// each request to `recycle`. Returns the numbers of ended requests.
     #[inline]
     pub(super) fn complete(
         &mut self,

@@ -125,9 +125,9 @@ impl<Q: Posted> Sender<Q> {
         (*failed == number).then_some(*error)
     }
 
-    /// Returns whether [`Self::end_waits`] was called. Futures must then fail instead of waiting,
-    /// because their completions may never arrive: no task polls for completions, or the queue pair
-    /// could not be moved to the error state.
+    /// Returns whether futures must fail instead of waiting for a completion, because
+    /// [`Self::end_waits`] was called: completions perhaps never arrive. The reason is that no task
+    /// polls for completions, or that the queue pair could not be moved to the error state.
     pub(super) fn have_waits_ended(&self) -> bool {
         self.waits_ended.load(Ordering::SeqCst)
     }
@@ -147,8 +147,9 @@ impl<Q: Posted> Sender<Q> {
     }
 
     /// Cancels the staged requests, which were accepted and not posted to the device, and wakes
-    /// their futures. Called when the connection has failed. Returns whether data was lost
-    /// silently: data of a request for which no future waits, such as a piece of a stream.
+    /// their futures. Called when the connection has failed. Returns `true` if any of these
+    /// requests contained data and no future waited for the request, for example for a piece of a
+    /// stream: no future then reports the loss of the data.
     pub(super) fn cancel_staged(&self) -> bool {
         let mut wakes = Vec::new();
         let has_lost = {
@@ -162,8 +163,8 @@ impl<Q: Posted> Sender<Q> {
         has_lost
     }
 
-    /// Wakes all futures that wait for completions, and makes later waits end immediately, because
-    /// the completions may never arrive. Called after the connection has failed. The futures then
+    /// Wakes all futures that wait for completions, and makes later waits end immediately. Called
+    /// after the connection has failed, if completions perhaps never arrive. The futures then
     /// return the error of the connection.
     pub(super) fn end_waits(&self) {
         self.waits_ended.store(true, Ordering::SeqCst);
@@ -172,10 +173,11 @@ impl<Q: Posted> Sender<Q> {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Registers `waker`, which is woken when the request `number` ends. Returns `Some(true)` if
-    /// the future must not wait, because the request has ended or completions are no longer polled.
-    /// Returns `None`, and registers nothing, if no other future waits for a request: the caller
-    /// may then poll for completions itself.
+    /// Registers `waker`, which is woken when the request `number` ends, if another future also
+    /// waits for a request. Returns `Some(true)` if the future must not wait, because the request
+    /// has ended or completions are no longer polled. Otherwise returns `Some(false)`. If no other
+    /// future waits, registers nothing and returns `None`: the caller can then poll for completions
+    /// itself.
     pub(super) fn register_unless_alone(&self, number: u64, waker: &Waker) -> Option<bool> {
         let state = self.lock();
         (!state.has_one_waiter()).then(|| self.register_in(state, number, waker))
@@ -203,9 +205,9 @@ impl<Q: Posted> Sender<Q> {
         self.has_ended(number) || self.have_waits_ended()
     }
 
-    /// Removes the waker of the request `number`, whose future is dropped. The request itself stays
-    /// in flight, but its result is no longer stored. Then frees `slot`, the slot for the result of
-    /// an atomic operation.
+    /// Removes the waker of the request `number`, because the future of the request is dropped. The
+    /// request stays in flight, but its result is no longer stored. Also frees `slot`, the slot for
+    /// the result of an atomic operation.
     pub(super) fn detach(&self, number: u64, slot: Option<ResultSlot>) {
         let waker = self.lock().detach(number);
         // Dropped after the lock is released, because dropping a waker can run code of the runtime.
@@ -239,10 +241,10 @@ impl<Q: Posted> Sender<Q> {
         true
     }
 
-    /// Stores `error` as the reason of the first failure of the connection. The error belongs to
-    /// the last request that the completion has ended; `ended` contains the number of that request.
-    /// Does nothing if a failure is already stored, or if the request was only flushed after an
-    /// earlier failure.
+    /// Stores `error`, which the device reported for a request, as the first failure of the
+    /// connection. `ended` counts the requests that the completion has ended; the last of these
+    /// requests has failed. Does nothing if a failure is already stored, or if the request was only
+    /// flushed after an earlier failure.
     #[cold]
     fn note_failure(&self, ended: &EndedCount, error: &WorkError) {
         if ended.newly_ended > 0 && error.status != WorkStatus::Flushed {
@@ -308,9 +310,9 @@ impl Connection {
         Ok(number)
     }
 
-    /// Ends the connection if its send queue is closed. The queue is closed when the device refuses
-    /// requests that were accepted earlier. These requests will never complete, so their futures
-    /// would wait forever.
+    /// Ends the connection if the send queue is closed, because the device has refused requests
+    /// that were accepted earlier. Such requests never complete, so their futures would wait
+    /// forever. Unlocks `state`, the state of the send queue.
     #[cold]
     pub(super) fn fail_if_closed(
         &self,
@@ -324,9 +326,9 @@ impl Connection {
         }
     }
 
-    /// Arranges that the driver task posts the waiting requests together at the end of its current
-    /// round (turn). Posts them immediately if there are too many of them, or if the driver task
-    /// sleeps or has ended.
+    /// Schedules the staged requests (accepted, but not yet posted): the driver task posts them
+    /// together at the end of its current round (turn). Posts them immediately if the number of
+    /// staged requests has reached its maximum, or if the driver task sleeps or has ended.
     #[inline(never)]
     fn schedule_post(&self, mut state: MutexGuard<'_, SendState>) {
         let waits = !state.is_batch_full() && self.shard.post_at_turn_end(self);
@@ -392,9 +394,10 @@ impl Connection {
         self.sender.result_free.wait_for(attempt).await
     }
 
-    /// Marks the requests that a completion reports as ended, and adds the wakers of their futures
-    /// to `wakes`, so that the caller wakes them. Then sends messages that waited for room in the
-    /// send queue, and wakes the tasks that wait for room.
+    /// Handles a completion of the send queue: marks the completed request and all earlier requests
+    /// as ended. Adds the wakers of their futures to `wakes`; the caller must wake them. Ends the
+    /// connection if the request has failed. Then sends messages that waited for room in the send
+    /// queue, and wakes the tasks that wait for room.
     #[inline]
     pub(crate) fn complete(&self, completion: &WorkCompletion, wakes: &mut Vec<Waker>) {
         let outcome = completion.result();
@@ -423,9 +426,9 @@ impl Connection {
         self.sender.room.wake_without_fence();
     }
 
-    /// Releases the memory of a completed request. Returns memory that this crate has allocated
-    /// (for a message header, or the result of an atomic operation) to the pool. The application
-    /// may then use its own memory again.
+    /// Releases the memory of a completed request. Memory that this crate has allocated (for a
+    /// message header, or the result of an atomic operation) returns to the pool. Afterwards, the
+    /// application can use its own memory again.
     pub(super) fn recycle(&self, (own, _claim): Memory) {
         if let Some(own) = own
             && let Ok(piece) = own.into_shared()

@@ -27,8 +27,8 @@ impl Waiters {
     }
 
     /// Wakes all waiting tasks like [`Self::wake`], but without a memory fence. The caller must
-    /// have made its change under a lock. A waiting task must take the same lock when it tries
-    /// again.
+    /// have made the resource available under a lock. A waiting task must take the same lock when
+    /// it tries again.
     #[inline]
     pub(super) fn wake_without_fence(&self) {
         // The lock orders both sides, because a task increments the count before its attempt takes

@@ -82,7 +82,7 @@ impl WindowedRegion {
     }
 }
 
-/// A region to which the device failed to end the access of the peer, and the error of the device.
+/// Region to which the device failed to end the peer's access, with the error of the device.
 #[derive(Debug)]
 pub(super) struct NotEnded {
     region: Box<WindowedRegion>,
@@ -90,9 +90,10 @@ pub(super) struct NotEnded {
 }
 
 impl NotEnded {
-    /// Returns the region if the access can be ended later, because a request in flight uses the
-    /// memory window ([`VerbsError::InUse`]). Reports any other error and returns `None`. The
-    /// memory is then not freed, because the device may still access it.
+    /// Returns the region if a later attempt can end the peer's access: the error is
+    /// [`VerbsError::InUse`], because a request in flight uses the memory window. Reports any other
+    /// error and returns `None`. The memory is then not freed, because it is possible that the
+    /// device still accesses the memory.
     fn into_region_in_use(self, device: &RdmaDevice) -> Option<Box<WindowedRegion>> {
         match self.error {
             VerbsError::InUse { .. } => Some(self.region),
@@ -128,8 +129,9 @@ impl Windows {
         }
     }
 
-    /// Returns a memory window that is not bound (from an earlier lease, or new), with the number
-    /// of times that the window was bound before. Fails if the device has no further windows.
+    /// Returns a memory window that is not bound, with the number of times that the window was
+    /// bound before. The window is left from an earlier lease, or new. Fails if the device has no
+    /// further windows.
     pub(super) fn unbound_window(
         &self,
         domain: &ProtectionDomain,
@@ -142,9 +144,9 @@ impl Windows {
         }
     }
 
-    /// Assigns a memory window to `region`, by which the peer gets the rights `access` later. The
-    /// window and its number of bindings come from [`Self::unbound_window`]. The peer has no access
-    /// until [`Connection::bind_window`] binds the window.
+    /// Combines `region` with an unbound memory window, by which the peer later gets the rights
+    /// `access`. The window and its number of bindings come from [`Self::unbound_window`]. The peer
+    /// has no access until [`Connection::bind_window`] binds the window.
     pub(super) fn pair(
         &self,
         region: RegionParts,
@@ -213,10 +215,10 @@ impl Windows {
         }
     }
 
-    /// Ends the peer's access to the regions whose futures were dropped while a request was binding
-    /// or invalidating the memory window. The memory of the regions returns to its pool. Returns
-    /// `true` if such a request is still in flight: its region is kept, and a later call must end
-    /// the access.
+    /// Ends the peer's access to abandoned regions, whose memory then returns to its pool. A region
+    /// is abandoned if its future was dropped while a request was binding or invalidating the
+    /// memory window. Returns `true` if such a request is still in flight: its region is kept, and
+    /// the caller must call this function again later.
     pub(super) fn end_abandoned(&self) -> bool {
         let abandoned = mem::take(&mut *self.abandoned.lock());
         for region in abandoned {
@@ -263,9 +265,9 @@ impl<W: Deref<Target = Windows>> PendingWindow<W> {
             .expect("the region is taken only when `self` is consumed")
     }
 
-    /// Ends the peer's access to the region, unless it has already ended, and returns the memory.
-    /// Does not wait: fails if the request that binds or invalidates the window is still in flight.
-    /// The region is then freed later.
+    /// Ends the peer's access to the region, if the access has not already ended, and returns the
+    /// memory. Does not wait: fails if the request that binds or invalidates the window is still in
+    /// flight. The control task then frees the region later.
     fn end(mut self) -> Result<LocalMr, VerbsError> {
         let region = self.region.take();
         let region = region.expect("the region is taken only when `self` is consumed");
@@ -323,11 +325,11 @@ impl Connection {
         }
     }
 
-    /// Begins to end the access of the peer to a region. If the region has a memory window and no
-    /// request is in flight, submits a request that invalidates the window, and returns
-    /// [`EndedAccess::Ending`]. Otherwise ends the access immediately: earlier requests could delay
-    /// the invalidation, and a region without a window is deregistered. `windows` refers to the
-    /// windows of this connection.
+    /// Ends the peer's access to a region, or begins to end the access. If the region has a memory
+    /// window and no request is in flight, submits a request that invalidates the window, and
+    /// returns [`EndedAccess::Ending`]. Otherwise ends the access without a request, and returns
+    /// [`EndedAccess::Ended`]: earlier requests could delay the invalidation. `windows` refers to
+    /// the windows of this connection.
     pub(super) fn begin_end<W: Deref<Target = Windows>>(
         &self,
         region: LentRegion,
@@ -347,9 +349,9 @@ impl Connection {
         }
     }
 
-    /// Ends the peer's access to the regions whose futures were dropped while a request was binding
-    /// or invalidating the memory window. Returns `true` if such a request is still in flight: a
-    /// later call must then end the access.
+    /// Ends the peer's access to abandoned regions. A region is abandoned if its future was dropped
+    /// while a request was binding or invalidating the memory window. Returns `true` if such a
+    /// request is still in flight: the caller must then call this function again later.
     pub(super) fn end_abandoned_windows(&self) -> bool {
         self.windows.end_abandoned() && {
             self.shard.poll();
@@ -374,8 +376,8 @@ impl Connection {
     }
 
     /// Submits a request that binds or invalidates a memory window, and returns the number of the
-    /// request. `begin` creates the request. If `must_be_first` is set, fails unless all earlier
-    /// requests have completed.
+    /// request. `begin` creates the request. If `must_be_first` is set, fails while any earlier
+    /// request is in flight.
     fn submit_window(
         &self,
         must_be_first: bool,

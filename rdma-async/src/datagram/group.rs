@@ -56,7 +56,7 @@ impl DatagramSocket {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if `group` is not a multicast address or the device cannot join the group,
+    /// [`Error::Verbs`] if `group` is not a multicast address or the device cannot join the group.
     /// [`Error::Tcp`] if the host cannot join the group.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn join(&self, group: IpAddr) -> Result<GroupMember> {
@@ -86,8 +86,8 @@ impl DatagramSocket {
         })
     }
 
-    /// Makes the host a member of the multicast group, so that the network sends its packets to the
-    /// host, until the returned socket is dropped.
+    /// Makes the host a member of the multicast group, so that the network sends packets for the
+    /// group to the host. The membership ends when the returned socket is dropped.
     fn join_at_host(&self, group: IpAddr) -> std::io::Result<UdpSocket> {
         match group {
             IpAddr::V4(group) => {

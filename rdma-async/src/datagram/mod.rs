@@ -92,7 +92,7 @@ impl RdmaBuilder {
     /// [`Self::gid_index`], [`Self::toward`], [`Self::send_depth`], [`Self::receive_depth`] and
     /// [`Self::queue_key`].
     ///
-    /// Must be called on the runtime on which the socket will be used.
+    /// The program must call this function on the runtime on which it will use the socket.
     ///
     /// # Errors
     ///
@@ -233,8 +233,8 @@ impl DatagramSocket {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if no memory can be registered for the next receive, [`Error::Work`] if
-    /// an earlier operation of the device has failed.
+    /// [`Error::Verbs`] if no memory can be registered for the next receive. [`Error::Work`] if an
+    /// earlier operation of the device has failed.
     pub async fn receive_from(&self) -> Result<Datagram> {
         let Arrived {
             region,

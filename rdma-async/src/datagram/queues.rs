@@ -158,9 +158,10 @@ impl Queues {
         .await
     }
 
-    /// Waits until `attempt` returns a value, and returns this value. Fails if an operation of the
-    /// socket has failed. During the wait, this task also handles the completions of other tasks,
-    /// and wakes them.
+    /// Calls `attempt` until it returns a value, and returns this value. Between two calls, waits
+    /// until this task or another task has handled completions. This task also handles the
+    /// completions of other tasks, and wakes these tasks. Fails if an operation of the socket has
+    /// failed.
     async fn wait_for<T>(
         &self,
         mut attempt: impl FnMut(&mut Inner) -> Option<Result<T>>,
@@ -189,10 +190,10 @@ impl Queues {
         }
     }
 
-    /// Handles the completions in the queue, wakes the other waiting tasks if there were
-    /// completions, and then calls `attempt`. Returns the value of `attempt`, or an error of the
-    /// socket. Returns `None` if the task must wait: the next completion then causes an event on
-    /// the channel.
+    /// Handles the completions in the queue, and then calls `attempt`. If there were completions,
+    /// wakes the other waiting tasks. Returns the value of `attempt`, or an error of the socket.
+    /// Returns `None` if the task must wait: the next completion then causes an event on the
+    /// channel.
     fn attempt<T>(
         &self,
         attempt: &mut impl FnMut(&mut Inner) -> Option<Result<T>>,

@@ -66,9 +66,9 @@ pub(super) async fn challenge(
     })
 }
 
-/// Returns the reply of the accepting end to the peer's hello (first message): the hello `own` of
-/// this end, followed by the token that proves that this end may connect. Without authentication,
-/// `proved` is `None` and the reply has no token.
+/// Returns the reply of the accepting end to the peer's hello (first message). The reply is the
+/// hello `own` of this end, followed by the token (proof that this end may connect). Without
+/// authentication, `proved` is `None` and the reply has no token.
 pub(super) fn reply(
     peer: SocketAddr,
     own: &[u8; HELLO_LEN],
@@ -105,10 +105,10 @@ pub(super) async fn read_reply(
     }
 }
 
-/// Replies to the challenge of the accepting end with a nonce (random bytes) and a token, which
-/// proves that this end may connect. Then reads the hello (first message) and the token of the
-/// accepting end, and returns the hello if the token is valid. The magic number of the challenge
-/// was already read.
+/// Replies to the challenge of the accepting end with a nonce (random bytes) and a token, the proof
+/// that this end may connect. Then reads the hello (first message) and the token of the accepting
+/// end, and returns the hello if the token is valid. The caller has already read the magic number
+/// of the challenge.
 async fn prove(
     stream: &mut TcpStream,
     peer: SocketAddr,

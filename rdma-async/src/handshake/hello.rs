@@ -43,10 +43,10 @@ impl EndLimits {
         bytes
     }
 
-    /// Decodes the limits of the peer. Returns an error with a reason for refusing the peer if the
-    /// peer uses another protocol or version, or has a message length outside of
-    /// [`MESSAGE_LENGTHS`]. Also refuses a peer that accepts fewer than two data messages, or fewer
-    /// than two control messages, in flight.
+    /// Decodes the limits of the peer. Returns the reason for refusing the peer as an error. The
+    /// peer is refused if it uses another protocol or version, or if its message length is outside
+    /// of [`MESSAGE_LENGTHS`]. The peer is also refused if it accepts fewer than two data messages,
+    /// or fewer than two control messages, in flight.
     pub(crate) fn decode(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self, String> {
         let short = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         if bytes[..8] != MAGIC {

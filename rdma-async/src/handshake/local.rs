@@ -45,9 +45,9 @@ impl LocalEnd {
     }
 
     /// Creates the queue pair of this end, and reserves room for its completions and messages.
-    /// `build` gets a builder with the settings, and builds the queue pair. If `build` fails, for
-    /// example because the device does not support so much inline data, calls `build` again,
-    /// without inline data.
+    /// `build` gets a builder with the settings, and builds the queue pair. If `build` fails, calls
+    /// `build` again without inline data, because the device perhaps does not support so much
+    /// inline data.
     pub(crate) fn prepare_by(
         template: Template,
         build: impl Fn(QueuePairBuilder) -> rdma_core::Result<PreparedQueuePair>,

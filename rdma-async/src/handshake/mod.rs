@@ -60,7 +60,8 @@ pub(crate) async fn connect(
 
 /// Performs the handshake of the accepting end over the TCP connection `stream`, and returns the
 /// new connection. Fails if the handshake exceeds its time limit, or if the listener ends the
-/// handshake. The peer then gets the reason, unless this end has already sent its reply.
+/// handshake. The peer then gets the reason, unless this end has already replied to the peer's
+/// hello.
 pub(crate) async fn accept(
     template: Template,
     mut stream: TcpStream,
@@ -95,7 +96,7 @@ pub(crate) async fn accept(
 /// Receives the hello (first message) of the connecting end, and replies with the hello of this
 /// end. Returns the local end, and the hello of the peer. Calls [`HandshakeState::set_proved`] once
 /// the peer has sent a valid [`Hello`] and, if the settings have an authenticator, a valid proof.
-/// Creates the queue pair only afterwards.
+/// Only then creates the queue pair of this end.
 async fn exchange_hellos(
     template: Template,
     stream: &mut TcpStream,
@@ -135,7 +136,7 @@ async fn exchange_hellos(
 }
 
 /// Sets the options of the TCP connection `stream`: disables Nagle's algorithm, and enables
-/// keep-alive probes, which detect that the peer's host has failed.
+/// keep-alive probes. By these probes, the kernel detects that the peer's host has failed.
 fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
     /// Number of unacknowledged TCP keep-alive probes after which the kernel closes the connection.
     /// Several, so that a lost probe does not end the connection.
@@ -246,8 +247,8 @@ async fn read_magic(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; 8]>
     Ok(magic)
 }
 
-/// Reads a hello, the first message of the peer, except its first bytes `magic`, which the caller
-/// has read to identify the kind of the message. Returns the complete hello.
+/// Reads the remaining bytes of a hello, the first message of the peer. The caller has already read
+/// the first bytes, `magic`, to identify the kind of the message. Returns the complete hello.
 async fn read_rest(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -273,8 +274,8 @@ pub(crate) fn too_slow(peer: SocketAddr, limit: Duration) -> Error {
     refused(peer, format!("the handshake took longer than {limit:?}"))
 }
 
-/// Returns the error of a handshake that the listener has ended in favor of a waiting peer, because
-/// its limit of concurrent handshakes is reached.
+/// Returns the error of a handshake that the listener has ended in favor of a waiting peer. The
+/// listener does so at its limit of concurrent handshakes, `handshakes`.
 pub(crate) fn evicted(peer: SocketAddr, handshakes: usize) -> Error {
     let reason = format!("another peer waits, and the limit of {handshakes} handshakes is reached");
     refused(peer, reason)

@@ -11,9 +11,8 @@ use tokio::net::TcpStream;
 /// longest headers that a packet can have after the BTH. Kernel drivers reserve the same number.
 const MAX_OVERHEAD: usize = 40 + 8 + 12 + 4 + 28 + 4;
 
-/// Returns the largest path MTU that the route of a TCP connection allows: packets with this path
-/// MTU fit into the MTU that the kernel knows for the route. Returns `None` if the kernel does not
-/// report the MTU of the route (`IP_MTU` in `ip(7)`).
+/// Returns the largest path MTU whose packets fit into the MTU of a TCP connection's route. Returns
+/// `None` if the kernel does not report the MTU of the route (`IP_MTU` in `ip(7)`).
 pub(super) fn of_route(stream: &TcpStream) -> Option<Mtu> {
     let bytes = match stream.local_addr().ok()?.ip().to_canonical() {
         IpAddr::V4(_) => ip_mtu(stream),
@@ -22,8 +21,8 @@ pub(super) fn of_route(stream: &TcpStream) -> Option<Mtu> {
     Some(fitting(usize::try_from(bytes.ok()?).ok()?))
 }
 
-/// Returns the largest path MTU whose packets have at most `bytes` bytes, or the smallest path MTU
-/// if no packets are short enough.
+/// Returns the largest path MTU whose packets have at most `bytes` bytes. If even the packets of
+/// the smallest path MTU are longer, returns the smallest path MTU.
 fn fitting(bytes: usize) -> Mtu {
     let all = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
     all.into_iter()

@@ -44,8 +44,8 @@ fn encode(reason: &str) -> Vec<u8> {
     [&MAGIC[..], &len.to_be_bytes(), reason].concat()
 }
 
-/// Reads the peer's rejection of the handshake, whose magic number was already read. Returns an
-/// error with the peer's reason.
+/// Reads the peer's rejection of the handshake, after the caller has read the magic number of the
+/// rejection. Returns an error with the peer's reason.
 pub(super) async fn read(stream: &mut TcpStream, peer: SocketAddr) -> Error {
     let reason = async {
         let len = usize::from(stream.read_u16().await?);

@@ -16,10 +16,10 @@ use crate::error::Result;
 /// memory; later calls return the same region.
 ///
 /// The program owns the cache, and decides by a limit in bytes how much memory the cache keeps
-/// registered. At the limit the cache evicts the regions whose last use is the longest ago. An
-/// evicted region ends like a dropped one: the memory is deregistered when the program has dropped
-/// its clones of the region and the last operation on the memory has completed. The region then
-/// drops its clone of the owner.
+/// registered. At the limit, the cache evicts the regions that were not used for the longest time.
+/// The memory of an evicted region is deregistered when the program has dropped its clones of the
+/// region and the last operation on the memory has completed. The region then drops its clone of
+/// the owner.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -82,7 +82,8 @@ struct Location {
     len: usize,
 }
 
-/// Regions that a cache keeps, with the order of their last use, in which they are evicted.
+/// Regions that a cache keeps, and the order in which the regions were last used. Regions that were
+/// not used for the longest time are evicted first.
 #[derive(Default)]
 struct Entries {
     regions: HashMap<Location, Entry>,
@@ -216,9 +217,9 @@ impl Entries {
     }
 
     /// Adds a new region to the cache, and returns the region to use. If another task has already
-    /// added a region for the same memory, returns that region instead. Moves evicted regions, and
-    /// the new region if it is not used, to `unused`, so that the caller drops them without holding
-    /// the lock.
+    /// added a region for the same memory, returns that region instead of the new region. Moves
+    /// evicted regions, and an unused new region, to `unused`. The caller drops the regions in
+    /// `unused` after it has released the lock.
     fn add(
         &mut self,
         region: SharedLocalMr,

@@ -19,9 +19,9 @@ pub struct GrantedMemory {
     pub regions: usize,
 }
 
-/// Amounts of memory of this device that each peer holds: memory that the peer has requested, and
-/// the rings into which the peer writes long pieces of streams. The limits of the peers are checked
-/// against these amounts.
+/// Amounts of memory of this device that each peer holds. These are the memory that the peer has
+/// requested, and the rings into which the peer writes long pieces of streams. The limits of the
+/// peers are checked against these amounts.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     accounts: Mutex<Accounts>,
@@ -35,9 +35,9 @@ struct Accounts {
     pool_bytes: usize,
 }
 
-/// Two sizes in bytes of a region that a peer has requested. The first counts towards the limit of
-/// the peer. The second is the memory that the region uses in the device's pool, and counts towards
-/// the limit of all peers.
+/// Sizes, in bytes, with which a region that a peer has requested counts towards two limits. The
+/// first size counts towards the limit of the peer. The second size is the memory that the region
+/// uses in the device's pool, and counts towards the limit of all peers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Amount {
     /// Number of bytes that count towards the limit of the peer.

@@ -115,8 +115,9 @@ impl LocalMr {
     ///
     /// # Errors
     ///
-    /// The region, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using
-    /// the region, or with [`Error::InvalidArgument`] if `at` is greater than the length.
+    /// Every error is returned together with the region.
+    /// [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using the region.
+    /// [`Error::InvalidArgument`] if `at` is greater than the length.
     pub fn split_at(self, at: usize) -> Result<(Self, Self), (Self, Error)> {
         if at > self.range.len() {
             let reason = format!("byte {at} is after its end at {}", self.range.len());
@@ -146,13 +147,15 @@ impl LocalMr {
         ))
     }
 
-    /// Joins two adjacent regions that were split by [`Self::split_at`].
+    /// Joins this region and `back`, the region that directly follows it, to one region, and
+    /// returns the joined region. Both regions must be parts of one region that was split by
+    /// [`Self::split_at`].
     ///
     /// # Errors
     ///
-    /// Both regions, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using
-    /// one of the regions, or with [`Error::InvalidArgument`] if `back` does not directly follow
-    /// this region.
+    /// Every error is returned together with both regions.
+    /// [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using one of the
+    /// regions. [`Error::InvalidArgument`] if `back` does not directly follow this region.
     pub fn join(self, back: Self) -> Result<Self, Box<NotJoined>> {
         let front = match self.into_parts() {
             Ok(front) => front,
@@ -199,10 +202,11 @@ impl LocalMr {
     ///
     /// # Errors
     ///
-    /// The region, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using
-    /// the region or if the region is only a part of the registered memory, with
-    /// [`Error::InvalidArgument`] if the memory is not owned by an `O` or belongs to the pool of
-    /// the device, or with the error of `ibv_dereg_mr`.
+    /// Every error is returned together with the region.
+    /// [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using the region, or if
+    /// the region is only a part of the registered memory. [`Error::InvalidArgument`] if the memory
+    /// is not owned by an `O`, or belongs to the pool of the device. Otherwise the error of
+    /// `ibv_dereg_mr`.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn into_owner<O: 'static>(self) -> Result<O, (Self, Error)> {
         if self.lender.is_some() {
@@ -348,9 +352,9 @@ pub(super) fn subrange(whole: &Range<usize>, part: &Range<usize>) -> Option<Rang
 pub(crate) mod sealed {
     use super::{Range, SharedBuffer};
 
-    /// Access to the registered buffer of a local region or slice, and to its range in the buffer.
-    /// This trait is not exported. Other crates thus cannot implement the public traits that
-    /// require it.
+    /// Access to the registered buffer of a local region or slice, and to the range of the region
+    /// or slice in the buffer. This trait is not exported. Other crates thus cannot implement the
+    /// public traits that require it.
     pub trait RegionAccess {
         fn buffer_and_range(&self) -> (&SharedBuffer, Range<usize>);
     }
@@ -363,7 +367,7 @@ pub(crate) mod sealed {
 }
 
 /// Local memory that an operation can read from, for example as the source of a write or a send.
-/// Implemented only by [`LocalMr`], its slices and [`SharedLocalMr`] (sealed trait).
+/// Only [`LocalMr`], its slices and [`SharedLocalMr`] implement this trait (sealed trait).
 ///
 /// [`SharedLocalMr`]: crate::SharedLocalMr
 pub trait LocalMrReadAccess: sealed::RegionAccess {
@@ -397,8 +401,8 @@ pub trait LocalMrReadAccess: sealed::RegionAccess {
     }
 }
 
-/// Local memory that an operation can write to, for example as the destination of a read.
-/// Implemented only by [`LocalMr`] and [`LocalMrSliceMut`] (sealed trait).
+/// Local memory that an operation can write to, for example as the destination of a read. Only
+/// [`LocalMr`] and [`LocalMrSliceMut`] implement this trait (sealed trait).
 pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::RegionAccessMut {
     /// Returns the bytes of the memory for writing.
     ///
@@ -425,15 +429,16 @@ pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::RegionAccessMut {
     }
 }
 
-/// Claims memory for an operation that reads from it, such as a send: until the claim is dropped,
-/// the program cannot write to the memory. Fails if an operation is writing to the memory.
+/// Claims memory for an operation that reads from the memory, such as a send. Until the claim is
+/// dropped, the program cannot write to the memory. Fails if an operation is writing to the memory.
 pub(crate) fn claim_read(memory: &(impl LocalMrReadAccess + ?Sized)) -> Result<ReadClaim> {
     let (memory, range) = memory.buffer_and_range();
     Ok(memory.try_read(range)?)
 }
 
-/// Claims memory for an operation that writes to it, such as an RDMA read. Until the claim is
-/// dropped, accesses of the program to the memory fail. Fails if an operation is using the memory.
+/// Claims memory for an operation that writes to the memory, such as an RDMA read. Until the claim
+/// is dropped, the program can neither read nor write the memory. Fails if another operation is
+/// using the memory.
 pub(crate) fn claim_write(memory: &mut (impl LocalMrWriteAccess + ?Sized)) -> Result<WriteClaim> {
     let (memory, range) = memory.buffer_and_range_mut();
     Ok(memory.try_write(range)?)

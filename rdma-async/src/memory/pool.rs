@@ -24,9 +24,9 @@ const CHUNK: usize = 64 << 10;
 /// Approximate number of bytes in huge pages that the pool registers with one call, and then splits
 /// into pieces. Equal to the usual size of a huge page.
 const HUGE_CHUNK: usize = 2 << 20;
-/// Approximate number of bytes of unused memory pieces of each size that a pool keeps registered,
-/// unless the program has set watermarks. The pool frees further pieces. As a number of pieces,
-/// this limit is at least 4 and at most 4096.
+/// Approximate number of bytes of unused memory that a pool keeps registered for each size of
+/// pieces. The pool frees further pieces. As a number of pieces, the limit is at least 4 and at
+/// most 4096. Not used if the program has set watermarks.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// Pool of registered memory of one protection domain, which lends memory in pieces. The sizes of
@@ -82,9 +82,9 @@ impl Pool {
     }
 
     /// Frees unused pieces of registered memory until the pool keeps at most `target` bytes.
-    /// Returns the number of freed bytes. Begins with large pieces, but skips a piece that is
-    /// larger than the number of bytes left to free. If bytes are then left to free, frees the
-    /// smallest sufficient pieces.
+    /// Returns the number of freed bytes. First frees large pieces, except pieces that are larger
+    /// than the number of bytes left to free. If this does not suffice, also frees the smallest
+    /// sufficient pieces.
     pub(crate) fn trim(&self, target: usize) -> usize {
         for lender in &self.sizes {
             lender.collect_claimed();
@@ -103,7 +103,7 @@ impl Pool {
     }
 
     /// Returns the number of bytes of the pool that a region with the size and alignment of
-    /// `layout` uses: the size of the piece of memory that contains the region.
+    /// `layout` uses. This number is the size of the piece of memory that contains the region.
     pub(crate) fn piece_len(&self, layout: Layout) -> Result<usize> {
         Ok(self.lender_of(layout)?.1.size())
     }
@@ -130,9 +130,9 @@ impl Pool {
         self.sizes[0].keep(piece);
     }
 
-    /// Takes memory with the size and alignment of `layout` from the pool. The size must not be 0.
-    /// Returns the memory and its lender: the part of the pool to which the caller must return the
-    /// memory. Fails if the limit of the pool would be exceeded.
+    /// Takes memory with the size and alignment of `layout` from the pool. Returns the memory and
+    /// its lender: the part of the pool to which the caller must return the memory. Fails if the
+    /// limit of the pool would be exceeded. The caller must ensure that the size is not 0.
     pub(crate) fn take(&self, layout: Layout) -> Result<(SharedBuffer, Arc<PieceLender>)> {
         let (lender, layout) = self.lender_of(layout)?;
         self.usage.acquire(layout.size())?;
@@ -151,9 +151,9 @@ impl Pool {
         self.lend(lender, layout)
     }
 
-    /// Takes memory from `lender`, the part of the pool for one size. The caller must already have
-    /// counted the memory in the pool's [`Usage`]. If no memory can be registered, subtracts its
-    /// size from that count.
+    /// Takes memory from `lender`, the part of the pool for one size. The caller must have added
+    /// the size of the memory to the pool's [`Usage`]. If no memory can be registered, subtracts
+    /// the size again.
     fn lend(
         &self,
         lender: &Arc<PieceLender>,
@@ -173,8 +173,8 @@ impl Pool {
     }
 
     /// Returns the lender (part of the pool) for the smallest piece size that fits `layout`, and
-    /// the size and alignment of the piece. Memory that no piece size fits comes from the lender of
-    /// memory that is not kept for reuse.
+    /// the size and alignment of the piece. If no piece size fits, returns the lender whose memory
+    /// is not kept for reuse.
     fn lender_of(&self, layout: Layout) -> Result<(&Arc<PieceLender>, Layout)> {
         let size = layout
             .size()
@@ -237,8 +237,8 @@ impl PieceLender {
         }
     }
 
-    /// Returns a piece of registered memory: an unused piece that this lender keeps, or newly
-    /// registered memory if the lender keeps no piece.
+    /// Returns a piece of registered memory. Uses an unused piece that this lender keeps. If the
+    /// lender keeps no piece, registers new memory.
     pub(crate) fn take(&self) -> Result<SharedBuffer> {
         if let Some(piece) = self.take_kept() {
             return Ok(piece);
@@ -274,10 +274,10 @@ impl PieceLender {
         }
     }
 
-    /// Keeps the memory of a dropped region for its next use. Memory that an operation is still
-    /// using is set aside until [`Self::collect_claimed`] finds that the operation has completed.
-    /// Frees the memory instead if its length is not the size of these pieces, or if another thread
-    /// is just ending the last operation on it.
+    /// Keeps the memory of a dropped region for its next use. If an operation is still using the
+    /// memory, sets the memory aside until [`Self::collect_claimed`] finds that the operation has
+    /// completed. Frees the memory instead if its length is not the size of these pieces, or if
+    /// another thread is just ending the last operation on the memory.
     fn keep_or_free(&self, piece: SharedBuffer) {
         if piece.len() != self.size {
             return;

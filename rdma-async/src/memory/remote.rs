@@ -75,8 +75,8 @@ impl RemoteMr {
     }
 
     /// Creates a region of the peer's memory from an encoded token (address, length and key).
-    /// [`RemoteMemory::to_bytes`] has returned these bytes at the peer. Like [`Self::from_token`],
-    /// this does not check the token.
+    /// [`RemoteMemory::to_bytes`] has returned these bytes at the peer. Does not check the token,
+    /// like [`Self::from_token`].
     pub fn from_token_bytes(bytes: &[u8; RemoteMemory::ENCODED_LEN]) -> Self {
         Self::from_token(RemoteMemory::from_bytes(bytes))
     }
@@ -140,14 +140,15 @@ impl RemoteMr {
     }
 }
 
-/// Returns the address, length and key of the bytes `range` of `memory`, or `None` if `range`
-/// exceeds it.
+/// Returns the address, length and key of the bytes `range` of `memory`. Returns `None` if `range`
+/// exceeds the length of `memory`.
 fn part_of(memory: RemoteMemory, range: &Range<usize>) -> Option<RemoteMemory> {
     let whole = 0..usize::try_from(memory.len).ok()?;
     memory.slice(subrange(&whole, range)?).ok()
 }
 
-/// Memory of the peer, or a part of it, that tasks share. Created by [`RemoteMr::share`].
+/// Handle to memory of the peer, or to a part of this memory, that several tasks can share. Created
+/// by [`RemoteMr::share`].
 ///
 /// Clones refer to the same bytes. If several tasks write to the same bytes concurrently, the order
 /// of their writes is undefined.
@@ -172,7 +173,7 @@ impl SharedRemoteMr {
     ///
     /// # Errors
     ///
-    /// This value, unchanged, while other clones or parts exist.
+    /// The error is this value, unchanged. Returned while other clones or parts exist.
     pub fn into_whole(self) -> Result<RemoteMr, Self> {
         let memory = self.memory;
         Arc::try_unwrap(self.region).map_err(|region| Self { region, memory })

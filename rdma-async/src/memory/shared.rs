@@ -60,9 +60,10 @@ impl SharedLocalMr {
     ///
     /// # Errors
     ///
-    /// The region, with [`rdma_core::Error::InUse`] while an operation is using the memory or if
-    /// another clone or part of the region exists, with [`Error::InvalidArgument`] if the memory is
-    /// not owned by an `O`, or with the error of `ibv_dereg_mr`.
+    /// Every error is returned together with the region. [`rdma_core::Error::InUse`] while an
+    /// operation is using the memory, or if another clone or part of the region exists.
+    /// [`Error::InvalidArgument`] if the memory is not owned by an `O`. Otherwise the error of
+    /// `ibv_dereg_mr`.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn into_owner<O: 'static>(self) -> Result<O, (Self, Error)> {
         let Self { memory, range } = self;

@@ -114,7 +114,8 @@ pub(super) struct Usage {
     observed: PoolBytes,
 }
 
-/// Limit of the bytes in use of a pool. Tasks can wait until the limit allows more bytes.
+/// Limit of the bytes in use of a memory pool. Tasks can wait until other memory is returned and
+/// the limit allows more bytes.
 #[derive(Debug)]
 struct Limit {
     bytes: usize,
@@ -234,8 +235,8 @@ impl KeptBytes {
     }
 
     /// Adds `bytes`, the length of memory that was returned to the pool, to the number of kept
-    /// (unused) bytes. Must be called before the memory is in the pool: a thread that takes it from
-    /// the pool subtracts the same number.
+    /// (unused) bytes. The caller must call this function before the memory is in the pool: a
+    /// thread that takes the memory from the pool subtracts the same number.
     pub(super) fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -244,16 +245,16 @@ impl KeptBytes {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the low watermark if the kept bytes exceed the high watermark. The pool must then
-    /// free unused memory until at most this number of bytes is kept. Otherwise returns `None`.
+    /// Returns the low watermark if the kept bytes exceed the high watermark, else `None`. The
+    /// caller must then free unused memory until at most the returned number of bytes is kept.
     pub(super) fn above_high(&self) -> Option<usize> {
         let bytes = self.bytes.load(Ordering::Relaxed);
         (bytes > *self.watermarks.end()).then(|| *self.watermarks.start())
     }
 }
 
-/// Returns the number of [`UNIT`]s of 64 bytes, in which pool memory is counted, for `bytes` bytes,
-/// rounded up. Returns `None` if the number exceeds 32 bits.
+/// Returns the number of [`UNIT`]s (64 bytes) that `bytes` bytes occupy, rounded up. Pool memory is
+/// counted in these units. Returns `None` if the number exceeds 32 bits.
 fn units(bytes: usize) -> Option<u32> {
     u32::try_from(bytes.div_ceil(UNIT)).ok()
 }

@@ -54,8 +54,8 @@ macro_rules! observed_arrival {
 
 pub(crate) use {observed, observed_arrival};
 
-/// Substitute for `operation::ObservedPolls` if both the feature `metrics` and the feature `trace`
-/// are disabled. The functions of the substitute do nothing.
+/// Substitute for `operation::ObservedPolls`, which records polled operations. Used if the features
+/// `metrics` and `trace` are both disabled. The functions of the substitute do nothing.
 #[cfg(not(any(feature = "metrics", feature = "trace")))]
 #[derive(Debug)]
 pub(crate) struct ObservedPolls;

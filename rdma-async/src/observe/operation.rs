@@ -80,8 +80,8 @@ pub(super) enum Outcome {
 }
 
 /// Guard that measures an operation in progress, and records its outcome and duration in metrics
-/// and trace events. If the guard is dropped without a call of [`Self::end`], it records that the
-/// operation was dropped before it completed.
+/// and trace events. The caller must end the guard by [`Self::end`] when the operation ends. A
+/// guard that is dropped before records that the operation was dropped before it completed.
 #[derive(Debug)]
 pub(crate) struct Observed<'c> {
     connection: &'c Connection,
@@ -106,9 +106,9 @@ impl<'c> Observed<'c> {
         }
     }
 
-    /// Ends this guard without recording an outcome, because the operation continues. Returns the
-    /// time at which the operation began. From this time, the caller creates a new guard when the
-    /// operation ends.
+    /// Drops this guard without recording an outcome, because the operation continues. Returns the
+    /// time at which the operation began. The caller later creates a new guard with this time, when
+    /// the operation ends.
     fn into_begun(mut self) -> Instant {
         self.has_ended = true;
         self.begun

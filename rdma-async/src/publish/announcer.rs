@@ -44,8 +44,9 @@ pub struct Announcer {
 }
 
 impl Published {
-    /// Creates an announcer, which notifies readers whenever the published value changes after this
-    /// call. Run [`Announcer::announce`] for each reader to be notified, for example in a task.
+    /// Creates an announcer for the published value. [`Announcer::announce`] notifies one reader
+    /// whenever the value changes after this call. The program calls `announce` for each reader,
+    /// for example in a task.
     pub fn announcer(&self) -> Announcer {
         Announcer {
             versions: self.versions.subscribe(),
@@ -60,7 +61,7 @@ impl Announcer {
     ///
     /// A notification waits until the peer has a free receive, as a message does. Changes during
     /// this wait share one notification, and the last change is always announced. The first
-    /// notification is sent immediately, because the value may have changed before this call.
+    /// notification is sent immediately, because the value has perhaps changed before this call.
     ///
     /// # Errors
     ///

@@ -42,9 +42,9 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, RemoteMr};
 use crate::rdma::Rdma;
 
-/// Number of slots in the published memory. Successive updates write their values to successive
-/// slots, and begin again after the last slot. More than two slots, so that the next updates do not
-/// overwrite the value that a slow reader is reading.
+/// Number of slots, each for one value, in the published memory. Successive updates write their
+/// values to successive slots, and begin again after the last slot. There are more than two slots,
+/// so that the next updates do not overwrite the value that a slow reader is reading.
 const SLOTS: usize = 4;
 /// Length in bytes of the header of a slot. The header has four words of 8 bytes: version, length,
 /// checksum and zero.
@@ -58,8 +58,9 @@ const HEADERS_LEN: usize = SLOTS * HEADER_LEN;
 /// one round trip. From longer memory, a reader first reads the headers of the stored values, and
 /// then only the newest value.
 const MAX_SINGLE_READ_LEN: usize = 2048;
-/// Time limit of a reader that finds no complete value because the owner writes continually. Far
-/// longer than a read, so that only a constantly overwritten value exceeds it.
+/// Time limit of a reader that finds no complete value, because the owner writes continually. The
+/// limit is far longer than a read takes, so that only a constantly overwritten value exceeds the
+/// limit.
 const READ_TIMEOUT: Duration = match cfg!(test) {
     true => Duration::from_millis(200),
     false => Duration::from_secs(10),
@@ -115,7 +116,7 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a capacity above a quarter of the address space,
+    /// [`Error::InvalidArgument`] for a capacity above a quarter of the address space.
     /// [`Error::Verbs`] if the memory cannot be registered.
     pub fn publish(&self, capacity: usize) -> Result<Published> {
         let len = region_len(capacity)?;
@@ -235,8 +236,8 @@ impl<'c> PublishedReader<'c> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `token` does not belong to a published value,
-    /// [`Error::Verbs`] if memory cannot be registered.
+    /// [`Error::InvalidArgument`] if `token` does not belong to a published value. [`Error::Verbs`]
+    /// if memory cannot be registered.
     pub fn new(rdma: &'c Rdma, token: RemoteMemory) -> Result<Self> {
         let wrong = || Error::invalid("token of a published value", "its length is invalid");
         let len = usize::try_from(token.len).map_err(|_| wrong())?;
@@ -262,9 +263,9 @@ impl<'c> PublishedReader<'c> {
         self.version
     }
 
-    /// Makes this reader read another published value with the same owner and the same capacity.
-    /// `token` contains the address, length and key of the other value's memory. One reader, with
-    /// memory for one value, can thus read many values.
+    /// Makes this reader read another published value, of the same owner and with the same
+    /// capacity. One reader, with memory for one value, can thus read many values. `token` contains
+    /// the address, length and key of the other value's memory.
     ///
     /// # Errors
     ///
@@ -285,10 +286,10 @@ impl<'c> PublishedReader<'c> {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] if no complete value was found for 10 s because the owner writes
-    /// continually, [`Error::Work`] if the owner has ended the access, [`Error::Verbs`] if memory
-    /// cannot be registered after a read whose future was dropped, and the error that ended the
-    /// connection.
+    /// [`Error::Timeout`] if the owner writes continually, so that no complete value was found for
+    /// 10 s. [`Error::Work`] if the owner has ended the access. [`Error::Verbs`] if the reader
+    /// cannot register new memory. The reader needs new memory only if the future of an earlier
+    /// read was dropped. Otherwise the error that ended the connection.
     pub async fn read(&mut self) -> Result<&[u8]> {
         if mem::replace(&mut self.is_in_use, true) {
             self.replace_memory()?;
@@ -312,8 +313,8 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    /// Replaces the local memory, because a request still writes to the present memory: the request
-    /// of a read whose future was dropped.
+    /// Replaces the local memory of the reader by new memory. Needed because the request of an
+    /// earlier read, whose future was dropped, still writes to the present memory.
     #[cold]
     fn replace_memory(&mut self) -> Result<()> {
         let layout = Layout::from_size_align(self.local.length(), 8);
@@ -372,8 +373,9 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    /// Checks the value with the header `newest` in the local memory. If the value is complete,
-    /// makes it the last read value. Otherwise changes nothing and returns `false`.
+    /// Checks the value in local memory against the length and checksum in its header `newest`. If
+    /// the value is complete, this value becomes the value that was read last. Otherwise changes
+    /// nothing and returns `false`.
     #[inline]
     fn accept(&mut self, newest: Header) -> bool {
         let found = complete_value(self.local.as_slice(), &newest, self.capacity);

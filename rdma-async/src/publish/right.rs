@@ -11,9 +11,9 @@ use rdma_core::{AccessFlags, RemoteMemory};
 use super::Published;
 use crate::error::Result;
 
-/// Memory keys of a published value, one for each reader that the owner has admitted. The number of
-/// a [`ReaderRight`] identifies its key, which is removed when the right ends. Also contains the
-/// last number, so that every right gets a new number.
+/// Memory keys of a published value, with one key for each reader that the owner has admitted. The
+/// number of a [`ReaderRight`] identifies its key. The key is removed when the right ends. Also
+/// contains the last number, so that every right gets a new number.
 #[derive(Debug, Default)]
 pub(super) struct Rights {
     grants: Mutex<(u64, HashMap<u64, ExposedGrant>)>,
@@ -37,9 +37,9 @@ impl fmt::Debug for ReaderRight {
 }
 
 impl Published {
-    /// Admits one reader of this published value: adds a memory registration for that reader, and
-    /// returns the access right. The owner can end the access of each reader separately. For this,
-    /// the owner must not give [`Self::token`], the key for all readers, to any reader.
+    /// Admits one reader of this published value: registers the memory again for that reader, and
+    /// returns the access right. The owner can end the access of each admitted reader separately.
+    /// For this, the owner must not give [`Self::token`], the key for all readers, to any reader.
     ///
     /// ```
     /// use rdma_async::{PublishedReader, RdmaBuilder};

@@ -107,8 +107,8 @@ impl Pauses {
     }
 
     /// Sleeps for the next pause between two attempts to connect. If the pause would exceed the
-    /// time limit, does not sleep and returns an error: `failure`, the error of the last attempt,
-    /// or [`Error::Timeout`] if `failure` is `None`.
+    /// time limit, returns an error immediately. The error is `failure`, the error of the last
+    /// attempt, or [`Error::Timeout`] if `failure` is `None`.
     pub(super) async fn wait(&mut self, failure: Option<Error>) -> Result<()> {
         let pause = self.next_pause();
         if self.end.is_some_and(|end| Instant::now() + pause > end) {
@@ -119,7 +119,7 @@ impl Pauses {
     }
 
     /// Returns the duration of the next pause: a random time from half of the current length up to
-    /// this length. Doubles the length for the pause after it.
+    /// this length. Then doubles the current length, for the following pause.
     fn next_pause(&mut self) -> Duration {
         let length = self.next.min(self.backoff.longest);
         self.next = length.saturating_mul(2);

@@ -16,8 +16,8 @@ use crate::connector::Connector;
 use crate::error::{Error, Execution, Result};
 use crate::rdma::Rdma;
 
-/// Connections to one peer that are replaced when they have ended: one connection, or several over
-/// different ports or networks, which are used in turn.
+/// Connections to one peer that are replaced when they have ended. A value has one connection, or
+/// several connections over different ports or networks, which operations use alternately.
 ///
 /// A new connection inherits nothing from its predecessor: remote memory, credits and messages in
 /// transit are lost with the old connection. Operations on different connections have no order.
@@ -76,8 +76,8 @@ impl<C: Connector> Reconnect<C> {
     /// Each path has one connection. Operations use the open connections alternately, and the end
     /// of a connection does not affect the other connections.
     ///
-    /// A path whose connection has ended connects again only while [`Self::maintain`] runs, or when
-    /// no path has an open connection.
+    /// A path whose connection has ended connects again only in two cases: while [`Self::maintain`]
+    /// runs, and when no path has an open connection.
     ///
     /// # Panics
     ///
@@ -143,14 +143,14 @@ impl<C: Connector> Reconnect<C> {
     /// [not executed](Execution::NotExecuted) the operation, repeats the operation on another
     /// connection.
     ///
-    /// `operation` must perform only one operation of the connection. Otherwise, the peer may have
-    /// executed the first operation when a later operation was not executed, and both would be
-    /// repeated. Use [`Self::connection`] for several operations.
+    /// `operation` must perform only one operation of the connection. With two operations, it is
+    /// possible that the peer executes the first but not the second, and both would be repeated.
+    /// Use [`Self::connection`] for several operations.
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::connection`], and the error of the operation. [`Error::execution`]
-    /// returns whether the peer may have executed the operation.
+    /// The errors of [`Self::connection`]. The error of the operation. [`Error::execution`] returns
+    /// whether the peer may have executed the operation.
     pub async fn perform<T, F>(&self, operation: impl Fn(Arc<Rdma>) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -161,14 +161,14 @@ impl<C: Connector> Reconnect<C> {
         .await
     }
 
-    /// Performs idempotent operations, such as reads, on a connection. `operations` may perform
-    /// several of them. If the connection ends, calls `operations` again with another connection,
-    /// until the time limit of the [`Backoff`].
+    /// Performs idempotent operations, such as reads, on a connection. The function `operations`
+    /// performs one or several operations. If the connection ends, calls `operations` again with
+    /// another connection, until the time limit of the [`Backoff`].
     ///
     /// # Errors
     ///
-    /// The error of `operations` if the connection is still open or the time limit has passed, and
-    /// the errors of [`Self::connection`].
+    /// The error of `operations` if the connection is still open or the time limit has passed. The
+    /// errors of [`Self::connection`].
     pub async fn perform_idempotent<T, F>(&self, operations: impl Fn(Arc<Rdma>) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -176,9 +176,10 @@ impl<C: Connector> Reconnect<C> {
         self.repeat_while(operations, |_| true).await
     }
 
-    /// Performs `operation` on a connection, and returns its result. Repeats the operation on
-    /// another connection if the operation fails, the connection has ended, and `may_repeat`
-    /// returns `true` for the error. Ends the repetition at the time limit of the [`Backoff`].
+    /// Performs `operation` on a connection, and returns the result of the operation. If the
+    /// operation fails and the connection has ended, calls `may_repeat` with the error. If
+    /// `may_repeat` returns `true`, repeats the operation on another connection, until the time
+    /// limit of the [`Backoff`].
     async fn repeat_while<T, F>(
         &self,
         operation: impl Fn(Arc<Rdma>) -> F,

@@ -84,9 +84,9 @@ impl Deadlines {
     }
 
     /// Adds a deadline: `connection` ends after `limit`, unless the deadline is cancelled. Returns
-    /// the key for cancelling, and `true` if the deadlines must now be checked earlier than before.
-    /// If so, and if the driver task (which checks the deadlines) sleeps, the caller must wake the
-    /// driver task.
+    /// the key for cancelling. Also returns `true` if the new deadline must be checked before all
+    /// others. The caller must then wake the driver, the task that checks the deadlines, if the
+    /// driver sleeps.
     pub(super) fn add(&self, connection: Weak<Connection>, limit: Duration) -> (DeadlineKey, bool) {
         let now = Instant::now();
         let due = now

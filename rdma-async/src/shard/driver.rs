@@ -24,9 +24,9 @@ use crate::error::{Error, Result};
 /// executor, if the driver is the only active task of its thread. More than one, because a yield
 /// takes longer than a poll.
 const POLLS_PER_TURN: u32 = 64;
-/// Minimum duration of a yield of the driver task after which the driver assumes that another task
-/// has run. After [`LONE_YIELDS`] shorter yields in a row, the driver assumes that no other task is
-/// ready, and polls more often before it yields again.
+/// Minimum duration of a yield after which the driver task assumes that another task has run during
+/// the yield. After [`LONE_YIELDS`] shorter yields in a row, the driver assumes that no other task
+/// is ready, and polls more often before it yields again.
 const LONE_YIELD: Duration = Duration::from_micros(1);
 /// Number of consecutive yields shorter than [`LONE_YIELD`] after which the driver task assumes
 /// that no other task is ready. More than one: if two tasks yield repeatedly, tokio runs each of
@@ -102,11 +102,11 @@ impl Driver {
         Ok(())
     }
 
-    /// Repeats turns (rounds) until no poll has found a completion for the time that the completion
-    /// mode sets. Ends earlier if a turn finds no completion and only the driver refers to the
-    /// shard. In each turn, posts the staged requests, ends connections whose deadlines have
-    /// passed, posts receives for which memory could not be allocated before, polls the completion
-    /// queue, and yields to the executor.
+    /// Polls the completion queue until no completion has arrived for the time that the completion
+    /// mode sets. Ends earlier if no completion was found and only the driver refers to the shard.
+    /// In each round (turn), also posts the staged requests, ends connections whose deadlines have
+    /// passed, posts receives for which memory could not be allocated before, and yields to the
+    /// executor.
     async fn poll_while_busy(&mut self, shard: &Arc<Shard>) {
         let spin = match shard.profile.completion {
             CompletionMode::Event => Duration::ZERO,

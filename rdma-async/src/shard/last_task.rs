@@ -26,10 +26,12 @@ pub(super) struct LastTask {
 }
 
 impl LastTask {
-    /// Stores the task of `waker` in place of the previous task, and returns whether this task may
-    /// poll the completion queue for its result. Returns `false` if the previous task was a
-    /// different task. Also returns `false` once after [`MAX_IN_ROW`] permissions in a row, and
-    /// [`WAITS_AFTER_FAILURE`] times after a poll without a result.
+    /// Returns whether the task of `waker` may poll the completion queue for its own result, and
+    /// stores the task for the next call. A poll avoids a wakeup, but delays other tasks of the
+    /// thread. Therefore returns `false` for:
+    /// - a call of another task than the task of the previous call;
+    /// - one call after [`MAX_IN_ROW`] permissions in a row;
+    /// - [`WAITS_AFTER_FAILURE`] calls after a poll without a result ([`Self::poll_failed`]).
     pub(super) fn replace(&self, waker: &Waker) -> bool {
         // Two tasks have different addresses while both exist. `Waker::will_wake` also compares the
         // addresses of the virtual tables, which can differ for the same task.
@@ -47,9 +49,9 @@ impl LastTask {
         may_poll
     }
 
-    /// Records that the task that [`Self::replace`] has last permitted to poll has found no result.
-    /// The next [`WAITS_AFTER_FAILURE`] calls of [`Self::replace`] for this task return `false`,
-    /// unless another task calls [`Self::replace`] in between.
+    /// Records that a permitted poll has not found the result of the task. The next
+    /// [`WAITS_AFTER_FAILURE`] calls of [`Self::replace`] for this task return `false`. A call for
+    /// another task cancels this effect.
     pub(super) fn poll_failed(&self) {
         self.in_row.store(-WAITS_AFTER_FAILURE, Ordering::Relaxed);
     }

@@ -120,7 +120,7 @@ struct Poller {
 }
 
 /// Addition or removal of a connection in the table that maps queue pair numbers to connections.
-/// Queued until the next poll of the completion queue, which applies it.
+/// The next poll of the completion queue applies the change.
 #[derive(Debug)]
 enum Change {
     Attach(Arc<Connection>),
@@ -424,9 +424,9 @@ impl Shard {
     }
 
     /// Returns whether a future may poll the completion queue for a short time before it waits.
-    /// Permitted only on a runtime with one thread. Not permitted while another future waits for
-    /// anything except the completion of its own request ([`Self::waiting`]). Never permitted in
-    /// the mode [`CompletionMode::Event`].
+    /// Returns `false` on a runtime with several threads, and in the mode
+    /// [`CompletionMode::Event`]. Also returns `false` while another future is counted as waiting
+    /// ([`Self::waiting`]), for example for a message: the poll would delay that future.
     #[inline]
     pub(crate) fn may_poll_briefly(&self) -> bool {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
@@ -522,10 +522,10 @@ impl Shard {
         }
     }
 
-    /// Adds the connection to the list of connections whose staged requests (accepted, but not yet
-    /// posted to the device) are posted at the end of the turn, the current round of the driver.
-    /// Returns `false` if the driver sleeps or has ended. The caller must then post the requests
-    /// itself, which takes less time than waking the driver.
+    /// Lets the driver task post the connection's staged requests (accepted, but not yet posted to
+    /// the device) at the end of its current round (turn). Returns `false` if the driver sleeps or
+    /// has ended. The caller must then post the requests, which takes less time than waking the
+    /// driver.
     pub(crate) fn post_at_turn_end(&self, connection: &Connection) -> bool {
         if self.is_asleep.load(Ordering::Relaxed) || self.has_ended() {
             return false;
@@ -540,8 +540,8 @@ impl Shard {
     }
 
     /// Lets the driver task post the connection's accepted requests and buffered stream bytes at
-    /// the end of its current round. Wakes the driver if it sleeps. Returns `false` if the driver
-    /// has ended, so that the caller must post them itself.
+    /// the end of its current round (turn). Wakes the driver if it sleeps. Returns `false` if the
+    /// driver has ended: the caller must then post the requests and the bytes.
     pub(crate) fn flush_at_turn_end(&self, connection: &Connection) -> bool {
         let Some(connection) = connection.to_arc() else {
             return false;
@@ -607,9 +607,9 @@ impl Drop for WaitingFuture<'_> {
     }
 }
 
-/// Ends all connections of a shard (connections that share queues) with this error, and wakes their
-/// waiting futures. Called if the polling task has failed, or if the completion queue cannot be
-/// polled.
+/// Ends all connections in the table `connections` with `error`, and wakes their waiting futures.
+/// Called if the polling task of these connections has failed, or if their completion queue cannot
+/// be polled.
 #[cold]
 fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {

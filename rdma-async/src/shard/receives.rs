@@ -73,8 +73,8 @@ impl Receives {
         builder.shared_receive_queue(&self.queue)
     }
 
-    /// Adds `messages` to the number of messages that may arrive, and posts receives until enough
-    /// are posted for this number.
+    /// Permits `messages` further messages to arrive, and posts the receives that are missing for
+    /// them.
     pub(super) fn grow(&self, messages: usize) -> Result<()> {
         {
             let mut allowed = self.allowed.lock();
@@ -85,17 +85,18 @@ impl Receives {
         self.fill()
     }
 
-    /// Lowers the number of receives to keep posted, because a connection has ended whose peer
-    /// could send `messages` messages. Receives that are already posted remain.
+    /// Lowers the number of receives to keep posted by the share of a connection that has ended.
+    /// The peer of this connection could send `messages` messages. Receives that are already posted
+    /// remain.
     pub(super) fn shrink(&self, messages: usize) {
         let mut allowed = self.allowed.lock();
         *allowed -= messages;
         self.set_targets(*allowed);
     }
 
-    /// Sets the number of receives to keep posted, so that the peers may send `allowed` messages: a
-    /// quarter more than `allowed`, but at most the capacity of the queue. The reserve of a quarter
-    /// allows posting in batches. New receives are posted when the number of posted receives is
+    /// Sets the number of receives to keep posted, so that the peers can send `allowed` messages.
+    /// Keeps a quarter more than `allowed`, but at most the capacity of the queue, so that new
+    /// receives are posted in batches. A batch is posted when the number of posted receives is
     /// below `allowed` and below four fifths of the number to keep.
     fn set_targets(&self, allowed: usize) {
         // A quarter more than may arrive, so that receives are posted in batches.

@@ -128,10 +128,10 @@ impl RdmaStream {
         self.reader.rdma()
     }
 
-    /// Waits for the next bytes of the stream, and returns them in the memory in which they
-    /// arrived; `None` at the end of the stream. After reads by `AsyncRead`, the next bytes may
-    /// have arrived in the buffer for such reads, and are then copied. Cancel-safe: dropping the
-    /// future loses no bytes.
+    /// Waits for the next bytes of the stream, and returns the memory in which they arrived,
+    /// without copying the bytes. Returns `None` at the end of the stream. Bytes in the ring are an
+    /// exception, and are copied: the ring exists only after `AsyncRead` has read a long piece of
+    /// this stream. Cancel-safe: dropping the future loses no bytes.
     ///
     /// # Errors
     ///

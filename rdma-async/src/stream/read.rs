@@ -85,15 +85,15 @@ impl OwnedReadHalf {
         &self.rdma
     }
 
-    /// Returns whether this half belongs to the stream over the connection `rdma`, so that it can
-    /// be joined with the other half of that stream.
+    /// Returns whether this half belongs to the stream over the connection `rdma`. Only two halves
+    /// of the same stream can be joined.
     pub(super) fn is_half_of(&self, rdma: &Arc<Rdma>) -> bool {
         Arc::ptr_eq(&self.rdma, rdma)
     }
 
-    /// Waits for the next bytes of the stream, and returns them without copying them if possible;
-    /// `None` at the end of the stream. See
-    /// [`RdmaStream::read_chunk`](crate::RdmaStream::read_chunk).
+    /// Waits for the next bytes of the stream, and returns the memory in which they arrived. Copies
+    /// the bytes only if they arrived in the ring of the stream. Returns `None` at the end of the
+    /// stream. See [`RdmaStream::read_chunk`](crate::RdmaStream::read_chunk).
     ///
     /// # Errors
     ///

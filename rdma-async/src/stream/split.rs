@@ -72,7 +72,7 @@ impl OwnedReadHalf {
     ///
     /// # Errors
     ///
-    /// Both halves if they belong to different streams.
+    /// [`NotReunited`] if the halves belong to different streams. The error contains both halves.
     #[allow(
         clippy::result_large_err,
         reason = "the error returns the halves as they were"

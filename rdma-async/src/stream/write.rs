@@ -83,8 +83,9 @@ impl OwnedWriteHalf {
         accepted.await.map(drop)
     }
 
-    /// Polls a write: repeats `attempt`, which offers bytes to the stream, until it returns the
-    /// number of accepted bytes. After each `None`, waits until the stream can accept more bytes.
+    /// Polls until the stream has accepted bytes, and returns their number. Repeats `attempt`,
+    /// which offers bytes to the stream, until the result is the number of accepted bytes. After
+    /// each `None`, waits until the stream can accept more bytes.
     fn poll_accepted(
         &mut self,
         cx: &mut Context<'_>,
@@ -147,8 +148,8 @@ fn write_error(error: Error) -> io::Error {
     }
 }
 
-/// Fails if the connection has ended before all written bytes were posted. As with TCP, succeeds if
-/// the peer has closed the connection after the bytes were sent.
+/// Returns an error if the connection has ended before all written bytes were posted to the device.
+/// Succeeds if the bytes were posted and the peer then closed the connection, as with TCP.
 fn check_lost(connection: &Connection) -> io::Result<()> {
     match connection.lost_bytes() {
         Some(error) => Err(write_error(error.clone())),

@@ -90,8 +90,9 @@ impl Connection {
 }
 
 /// Exchanges access to memory with the peer before a test. In latency tests of writes, both sides
-/// give access to memory; in tests of sends, neither side does; in all other tests, only the
-/// server. Returns the peer's memory, or `None` if this process does not access it.
+/// give access to memory. In tests of sends, neither side gives access. In all other tests, only
+/// the server gives access. Returns the peer's memory, or `None` if this process accesses no memory
+/// of the peer.
 async fn exchange_memory(rdma: &Rdma, role: Role, plan: &Plan) -> Result<Option<RemoteMr>> {
     let both_ways = plan.test.verb == Verb::Write && plan.test.metric == Metric::Latency;
     if plan.test.verb == Verb::Send {
@@ -127,8 +128,8 @@ impl Setup {
         }
     }
 
-    /// Returns whether this process measures until its peer has finished. This is so for the server
-    /// of a test with a duration, because only the client measures the duration.
+    /// Returns `true` on the server of a test with a duration. The server then measures until the
+    /// client has finished, because only the client measures the duration.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }

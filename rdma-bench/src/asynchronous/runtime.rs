@@ -11,8 +11,8 @@ use tokio::time::sleep;
 use crate::control::{Control, Watch};
 use crate::error::{Error, Result};
 
-/// Interval between two checks whether the peer has finished or exited: long, so that the checks do
-/// not disturb the measurement.
+/// Interval between two checks whether the peer has finished or exited. The interval is long, so
+/// that the checks do not disturb the measurement.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Builds a tokio runtime with `threads` worker threads in addition to this thread. With 0 or 1,
@@ -29,13 +29,14 @@ pub(crate) fn build(threads: usize) -> Result<Runtime> {
     built.map_err(Error::control("starting the runtime"))
 }
 
-/// A counter of completed operations. If the counter stops changing, the test has stalled.
+/// A counter of completed operations, by which a stalled test is detected: the counter then no
+/// longer changes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress(Arc<AtomicU64>);
 
 impl Progress {
-    /// Counts a completed operation. If two threads count at the same time, one of the counts may
-    /// be lost, which does not matter for detecting a stall.
+    /// Counts a completed operation. If two threads count at the same time, the counter can miss
+    /// one of the operations. A missed operation does not matter for the detection of a stall.
     #[inline]
     pub(crate) fn increment(&self) {
         let count = self.0.load(Ordering::Relaxed);
@@ -54,7 +55,7 @@ impl Progress {
 ///
 /// # Errors
 ///
-/// The errors of `work`, and the errors of [`Watch::check`] if the peer has exited or no operation
+/// The errors of `work`. The errors of [`Watch::check`] if the peer has exited or no operation
 /// completes for too long.
 pub(crate) fn run<T>(
     runtime: &Runtime,
@@ -75,8 +76,8 @@ pub(crate) fn run<T>(
 }
 
 /// Checks the peer periodically while the operations of a test run. Fails if the peer has exited,
-/// or if the operation counter `progress` has not changed for too long. If `watch` is set to end
-/// this process with its peer, returns when the peer has finished the test.
+/// or if the operation counter `progress` has not changed for too long. Returns when the peer has
+/// finished the test, if this process must then also stop (a setting of `watch`).
 async fn watch_peer(mut watch: Watch, progress: &Progress) -> Result<()> {
     let mut seen = progress.count();
     loop {

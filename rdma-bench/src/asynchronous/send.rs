@@ -10,7 +10,8 @@ use crate::session::Role;
 /// message stays in the sender's memory, from which the receiver reads it.
 const MAX_PIECE: usize = 4352;
 /// Maximum number of messages longer than [`MAX_PIECE`] that the receiver reads from the sender's
-/// memory at the same time. With only one, each read would wait for the end of the previous read.
+/// memory at the same time. With a maximum of 1, each read would wait for the end of the previous
+/// read.
 const MAX_READERS: usize = 16;
 
 /// Measures half of the round trip of a message of `size` bytes and its echo. The client sends

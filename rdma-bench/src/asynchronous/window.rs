@@ -48,8 +48,8 @@ impl Window {
         }
     }
 
-    /// Returns this state without a limit of operations or time, for a process that measures until
-    /// the peer has finished.
+    /// Returns this state without a limit of operations or time. Used by a process that measures
+    /// until the peer has finished.
     pub(crate) fn unlimited(self) -> Self {
         Self {
             limit: None,
@@ -80,9 +80,9 @@ impl Window {
         }
     }
 
-    /// Records that an operation has completed, and usually sets the end of the measured time to
-    /// now. Reading the clock takes long. Therefore, in a test with a fixed number of operations,
-    /// most calls before the last operations do not read it.
+    /// Records that an operation has completed, and sets the end of the measured time to now. In a
+    /// test with a fixed number of operations, most calls leave the end unchanged, because reading
+    /// the clock takes long. The calls for the last operations always set the end.
     #[inline]
     pub(crate) fn complete(&self) {
         let done = self.done.get() + 1;
@@ -101,9 +101,9 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Ends the measured time of the test now. Needed in a pipelined test, after its last operation
-    /// has completed. Such a test calls [`Self::complete`] when the pipeline accepts an operation,
-    /// which is before the operation completes.
+    /// Sets the end of the measured time to now. A test with a pipeline calls this function after
+    /// its last operation has completed. Such a test calls [`Self::complete`] when the pipeline
+    /// accepts an operation, which is before the operation completes.
     pub(crate) fn end(&self) {
         self.last.set(Instant::now());
     }

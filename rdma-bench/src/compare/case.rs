@@ -20,9 +20,9 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// Returns the numbers of pairs of runs after which the results are compared with the goal. The
-    /// measurement ends as soon as the results show that the goal is met or missed, at the latest
-    /// after the last of these numbers.
+    /// Returns the numbers of pairs of runs after which the results are compared with the goal, in
+    /// rising order. The measurement ends when the results show that the goal is met or missed. The
+    /// measurement ends at the latest after the last of these numbers.
     pub(super) fn checks(self) -> &'static [usize] {
         match self {
             Self::Quick => &[3],

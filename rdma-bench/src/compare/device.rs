@@ -58,11 +58,13 @@ impl Perftest {
         "ib_atomic_bw",
     ];
 
-    /// Returns perftest's version if perftest is installed and can use the device of `context`.
+    /// Returns the version of perftest. Fails if perftest is not installed, or cannot use the
+    /// device of `context`.
     ///
     /// # Errors
     ///
-    /// The reason why perftest cannot be used, worded to follow the word "perftest".
+    /// The reason why perftest cannot be used. The text is the rest of a sentence that begins with
+    /// the word "perftest", for example "is not installed".
     pub fn find(context: &Context) -> Result<Self, &'static str> {
         if context.device().is_emulated() && !softroce_is_preloaded() {
             return Err("cannot use softroce here, which `cargo xtask bench` preloads");

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use super::program::in_path;
 use crate::error::{Error, Result};
 
-/// Interval between two checks whether a server or client process has ended: long, so that the
-/// checks do not disturb the measurement.
+/// Interval between two checks whether a server or client process has ended. The interval is long,
+/// so that the checks do not disturb the measurement.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum time that the start of a program may take. A server has started when it listens on its
-/// port. A client has started when its output suffices to start its companion (a program that runs
-/// beside the client). After this time, the run fails.
+/// Maximum time that the start of a program may take; after this time, the run fails. A server has
+/// started when it listens on its port. A client has started when its output suffices to start its
+/// companion (a program that runs beside the client).
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A child process whose output is read while the process runs. The process is killed when this
@@ -161,8 +161,8 @@ impl Process {
         }
     }
 
-    /// Waits until the process has ended successfully, and returns its output. Fails, with the end
-    /// of the output, if the process fails or runs beyond `deadline`.
+    /// Waits until the process has ended, and returns its output. Fails if the process fails, or
+    /// runs beyond `deadline`. The error contains the end of the output.
     fn finish(&mut self, deadline: Instant) -> Result<String> {
         loop {
             match self.exit_status()? {

@@ -17,8 +17,8 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// The message sizes, in bytes, for which rdma-bench must be about as fast as perftest. For
-    /// other sizes, [`Self::of`] returns `None`.
+    /// The message sizes, in bytes, for which the comparison with perftest has a goal: rdma-bench
+    /// must be about as fast as perftest. For other sizes, [`Self::of`] returns `None`.
     pub(super) const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
     /// Returns the goal of the test `case`: the latency or the bandwidth of rdma-bench may be at

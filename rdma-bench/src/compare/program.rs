@@ -91,8 +91,9 @@ impl Program {
         argv
     }
 
-    /// Returns the arguments that only the client has: `host`, the host of the server, and for
-    /// `rdma-bench` also `document`, the path of the JSON document that the client writes.
+    /// Returns the arguments that only the client has. The first argument is `host`, the host of
+    /// the server. Further arguments make `rdma-bench` write its JSON document to the path
+    /// `document`.
     pub(crate) fn client_args(&self, host: &str, document: &Path) -> Vec<OsString> {
         let mut argv: Vec<OsString> = vec![host.into()];
         if let Self::Ours(..) = self {
@@ -161,8 +162,9 @@ fn figure(case: &Case, printed: &str) -> Option<f64> {
     (figure.is_finite() && figure > 0.0).then_some(figure)
 }
 
-/// Returns the numbers of the result line in `printed`, the output of perftest: the last line of
-/// numbers that begins with the message size of `case`. Returns `None` if there is no such line.
+/// Returns the numbers of the result line in `printed`, the output of perftest. The result line is
+/// the last line of numbers that begins with the message size of `case`. Returns `None` if there is
+/// no such line.
 pub(crate) fn columns(case: &Case, printed: &str) -> Option<Vec<f64>> {
     printed.lines().rev().find_map(|line| {
         let columns: Option<Vec<f64>> = line

@@ -18,8 +18,8 @@ use crate::limits::Verdict;
 
 /// Time limit of one run of a program, from the start of its client. A longer run counts as failed.
 const RUN_TIMEOUT: Duration = Duration::from_secs(180);
-/// Maximum number of attempts of a perftest run: sometimes perftest cannot determine the
-/// processor's frequency.
+/// Maximum number of attempts to run a perftest program. A run can fail because perftest cannot
+/// determine the processor's frequency.
 const ATTEMPTS: usize = 3;
 
 /// The arguments that make `rdma-bench` allocate the memory of messages itself, as perftest does.

@@ -10,11 +10,11 @@ use super::{Control, Message};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 
-/// Maximum time for which a client repeats connection attempts while the server does not listen
-/// yet, so that both processes can be started together.
+/// Maximum time for which a client repeats connection attempts while the server does not yet
+/// listen. Server and client can thus be started at the same time.
 const CONNECT_RETRY_TIME: Duration = Duration::from_secs(5);
-/// Maximum wait for the first message on a new connection, so that a program that connects and
-/// sends nothing does not block the server for long.
+/// Maximum wait for the first message on a new connection. A program that connects and sends
+/// nothing thus does not block the server for long.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Listens for control connections on `port`, on all local addresses.
@@ -31,10 +31,10 @@ pub fn listen(port: u16) -> Result<TcpListener> {
     )))
 }
 
-/// Waits for a client whose plan (the parameters of the test) equals `plan`. A client with another
-/// plan is refused, which fails the call. Other programs that connect are reported on standard
-/// error, and their connections are closed. `timeout` limits the wait for the client, and later
-/// each wait for a message of the client.
+/// Waits for a client with the same plan (parameters of the test) as `plan`. Refuses a client with
+/// another plan, and fails. Closes the connections of other programs, and reports them on standard
+/// error. `timeout` limits the wait for the client, and later each wait for a message of the
+/// client.
 pub fn accept(listener: &TcpListener, plan: &Plan, timeout: Duration) -> Result<Control> {
     let what = "waiting for the client";
     listener

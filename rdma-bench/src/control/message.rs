@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Plan;
 use crate::statistics::Bandwidth;
 
-/// A message that the server and the client of a test exchange on the control connection: a TCP
-/// connection on which they coordinate the test.
+/// A message on the control connection: the TCP connection on which server and client coordinate a
+/// test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Message {
     /// The parameters of the test with which the sender was started. Each process sends this

@@ -36,8 +36,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Maximum time for which this process, after an error of its own, waits for a report that the
-    /// peer failed. The failure of the peer may be the cause of the error.
+    /// Maximum time that this process, after an error of its own, waits for a failure report of the
+    /// peer. The error is perhaps a consequence of the peer's failure.
     const PEER_FAILURE_WAIT: Duration = Duration::from_millis(200);
 
     /// Creates the control connection, on which server and client coordinate a test, from a
@@ -107,8 +107,9 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// [`Error::Peer`] if the peer reports a failure, [`Error::TimedOut`], [`Error::PeerGone`],
-    /// [`Error::Protocol`] or [`Error::Control`].
+    /// [`Error::Peer`] if the peer reports a failure. [`Error::TimedOut`] if no message arrives in
+    /// time. [`Error::PeerGone`] if the peer has exited. [`Error::Protocol`] if the message is not
+    /// valid. Otherwise [`Error::Control`].
     pub fn receive(&mut self) -> Result<Message> {
         self.receive_within(Some(self.timeout))
     }
@@ -141,8 +142,9 @@ impl Control {
         serde_json::from_slice(&body).map_err(protocol)
     }
 
-    /// Returns the root cause of `error`, which occurred in this process: the failure or exit of
-    /// the peer if that came first, else `error` itself.
+    /// Returns the root cause of `error`, an error of this process. The root cause is the failure
+    /// or exit of the peer, if the peer has failed or exited first. Otherwise, the root cause is
+    /// `error` itself.
     pub fn root_cause(&mut self, error: Error) -> Error {
         if matches!(error, Error::Peer(_) | Error::PeerGone) {
             return error;
@@ -154,7 +156,7 @@ impl Control {
     }
 
     /// Reports to the peer that this process failed because of `error`. Sends nothing if `error`
-    /// says that the peer itself has failed or exited.
+    /// itself is the failure or the exit of the peer.
     pub fn fail(&mut self, error: &Error) {
         if !matches!(error, Error::Peer(_) | Error::PeerGone) {
             // If sending fails, the peer notices the closed connection.
@@ -222,7 +224,7 @@ impl Control {
         }
     }
 
-    /// Returns a [`Watch`], with which this process checks while it polls that the peer is alive.
+    /// Returns a [`Watch`], by which a polling process checks that its peer is alive.
     /// `ends_with_peer` is set if this process measures until the peer has finished.
     ///
     /// # Errors

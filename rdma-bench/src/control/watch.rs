@@ -49,8 +49,8 @@ impl Watch {
         })
     }
 
-    /// Records that a message or a completion has arrived, and starts the time limit for the next
-    /// message or completion again.
+    /// Records that a message or a completion has arrived. The time limit for the next message or
+    /// completion begins again.
     #[inline]
     pub fn busy(&mut self) {
         self.polls = 0;
@@ -63,7 +63,7 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerGone`] if the peer has exited, [`Error::TimedOut`] if no message or completion
+    /// [`Error::PeerGone`] if the peer has exited. [`Error::TimedOut`] if no message or completion
     /// arrived for too long.
     #[inline]
     pub fn idle(&mut self) -> Result<bool> {

@@ -21,8 +21,8 @@ fn request<T: Scatter>(verb: Verb, memory: T, remote: RemoteMemory) -> SendReque
     }
 }
 
-/// Measures the latency of atomic operations. Each operation is posted when the previous operation
-/// has completed.
+/// Measures the latency of atomic operations of this process on memory of the peer. Posts each
+/// operation when the previous operation has completed.
 pub(super) fn latency(connection: &Connection, control: &mut Control) -> Result<Measured> {
     let verb = connection.plan.test.verb;
     let (_, remote) = connection.first_peer_memory(SIZE)?;

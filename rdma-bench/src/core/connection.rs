@@ -167,8 +167,8 @@ impl Connection {
         self.peers.iter().flat_map(|peer| &peer.queue_pairs)
     }
 
-    /// Returns a map from queue pair numbers, which completions contain, to indices in
-    /// [`Self::queue_pairs`].
+    /// Returns a map from queue pair numbers to indices in [`Self::queue_pairs`]. A completion
+    /// contains the number of its queue pair.
     pub(super) fn indices(&self) -> QueuePairMap<usize> {
         let mut indices = QueuePairMap::new();
         for (position, queue_pair) in self.queue_pairs().enumerate() {
@@ -182,9 +182,9 @@ impl Connection {
         self.peers.len() * self.plan.queue_pairs
     }
 
-    /// Returns the first `size` bytes of two memory regions: first, of a region of this process
-    /// that the first peer may access; second, of the first peer's region that this process may
-    /// access.
+    /// Returns the first `size` bytes of two memory regions. The first is a region of this process
+    /// that the first peer may access. The second is a region of the first peer that this process
+    /// may access.
     pub(super) fn first_peer_memory(&self, size: usize) -> Result<(ExposedMemory, RemoteMemory)> {
         match (&*self.exposed, &*self.peers[0].regions) {
             ([exposed, ..], [remote, ..]) => Ok((exposed.slice(..size)?, remote.slice(..size)?)),
@@ -228,8 +228,8 @@ impl Connection {
         memory::messages(&[memory], stride, size)
     }
 
-    /// Returns whether this process runs the test until the peer has finished. Returns `true` on
-    /// the server of a test with a duration, because only the client measures the duration.
+    /// Returns `true` on the server of a test with a duration. The server then runs the test until
+    /// the client has finished, because only the client measures the duration.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }
@@ -299,8 +299,8 @@ fn shared_receive_queue(
     Ok(builder.build()?)
 }
 
-/// Opens and returns control connections to all servers of the test except the first server, to
-/// which `first` is the control connection.
+/// Opens the control connections to the servers of the test, except the first server, and returns
+/// these connections. `first` is the control connection to the first server.
 fn other_servers(plan: &Plan, settings: &Settings, first: &Control) -> Result<Vec<Control>> {
     let host = first.peer_ip()?.to_string();
     let connect = |port: &u16| control::connect(&host, *port, plan, settings.timeout);
@@ -333,8 +333,8 @@ pub(super) fn entries(depth: usize) -> Result<u32> {
     u32::try_from(depth).map_err(|_| Error::Unsupported(format!("a queue depth of {depth}")))
 }
 
-/// Returns the access rights that a peer needs to memory of this process for the operation `verb`;
-/// `None` if the operation accesses no such memory.
+/// Returns the access rights that a peer needs to the memory of this process for the operation
+/// `verb`. Returns `None` if the operation accesses no memory of this process.
 fn access(verb: Verb) -> Option<AccessFlags> {
     match verb {
         Verb::Send | Verb::Echo | Verb::Item | Verb::Bulk => None,

@@ -6,7 +6,7 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory, ProtectionDomain, RemoteMemo
 use crate::error::Result;
 use crate::plan::{Memory, Plan};
 
-/// Size of a cache line in bytes. Memory of different queue pairs begins at multiples of this size,
+/// Size of a cache line in bytes. The memory of each queue pair begins at a multiple of this size,
 /// so that two queue pairs never access the same cache line.
 const CACHE_LINE: usize = 64;
 
@@ -27,8 +27,8 @@ pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> 
     Ok(memory)
 }
 
-/// Returns the number of bytes from the start of a message to the start of the next message in a
-/// memory region of the test `plan`. `size` is the maximum message size.
+/// Returns the distance, in bytes, between the starts of two successive messages in a memory region
+/// of the test `plan`. `size` is the maximum message size.
 pub(super) fn stride(plan: &Plan, size: usize) -> usize {
     match plan.regions {
         // Adjacent messages share cache lines, so that the caches hold many messages.

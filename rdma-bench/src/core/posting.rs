@@ -31,8 +31,8 @@ struct Sender<T: Send + 'static, F> {
 /// duration is over. Keeps up to `connection.depth` requests outstanding on each queue pair.
 ///
 /// `requests` has one function for each of [`Connection::queue_pairs`], which creates the requests
-/// of this queue pair. On each queue pair, every `connection.moderation`-th request is signaled,
-/// and so is the last.
+/// of this queue pair. On each queue pair, every `connection.moderation`-th request and the last
+/// request are signaled.
 pub(super) fn run_bandwidth<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
     connection: &Connection,
     control: &mut Control,
@@ -122,9 +122,9 @@ impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Sender<T, F> {
     }
 }
 
-/// Returns `request` as a signaled or an unsignaled request. A request is signaled if its number
-/// `number`, counted from 1, is a multiple of `moderation` or equals `goal`, the number of the last
-/// request.
+/// Returns `request` as a signaled or an unsignaled request: only a signaled request reports its
+/// completion. `number` is the number of the request, counted from 1. A request is signaled if its
+/// number is a multiple of `moderation`, or equals `goal`, the number of the last request.
 #[inline(always)]
 fn signaled<T>(
     request: SendRequest<T>,
@@ -138,7 +138,7 @@ fn signaled<T>(
     }
 }
 
-/// Measures latency: posts one request at a time, each when the previous one has completed. The
+/// Measures latency: posts one request at a time, each when the previous request has completed. The
 /// function `request` creates a request from memory of `size` bytes. All requests use the same
 /// memory.
 pub(super) fn run_latency(
@@ -163,9 +163,9 @@ pub(super) fn run_latency(
     Measured::latency(&recorder, 1)
 }
 
-/// The timestamps of a bandwidth test: its begin and end and, if the peak bandwidth is measured,
-/// the times at which each message was posted and completed. All queue pairs of the test share
-/// these timestamps.
+/// The timestamps of a bandwidth test: the times of its begin and end. If the peak bandwidth is
+/// measured, also the times at which each message was posted and completed. All queue pairs of the
+/// test share these timestamps.
 struct Timestamps {
     begun: Instant,
     ended: Instant,
@@ -200,8 +200,8 @@ impl Timestamps {
         self.begun = Instant::now();
     }
 
-    /// Records the present time as the time at which the next message is posted, or does nothing if
-    /// the test does not measure the peak bandwidth. Must be called immediately before the post.
+    /// Records the present time as the time of the next post. The caller must call this function
+    /// immediately before the post. Does nothing if the test does not measure the peak bandwidth.
     #[inline]
     fn post(&mut self) {
         if let Some((posted, _)) = &mut self.messages {

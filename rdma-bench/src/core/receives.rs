@@ -56,8 +56,8 @@ impl Receives {
         Ok(Self::Own(queues))
     }
 
-    /// Completes the receive of `completion`. Posts a receive with the same memory again, unless
-    /// enough receives are posted for all messages that are still expected.
+    /// Completes the receive of `completion`. Posts a receive with the same memory again, except if
+    /// enough receives for all expected messages are already posted.
     #[inline]
     pub(super) fn repost(&mut self, completion: &WorkCompletion) -> Result<()> {
         match self {

@@ -35,9 +35,9 @@ pub(super) struct SecondQueuePair {
 }
 
 impl SecondQueuePair {
-    /// Returns how many sends and how many receives this process keeps posted on the second queue
-    /// pair, which loads the device during a latency test. Both numbers are 0 if the test has no
-    /// second queue pair.
+    /// Returns the number of sends and the number of receives that this process keeps posted on the
+    /// second queue pair. The second queue pair loads the device during a latency test. Both
+    /// numbers are 0 if the test has no second queue pair.
     pub(super) fn depths(role: Role, plan: &Plan, settings: &Settings) -> (usize, usize) {
         let (requests, receives) = settings.beside_depths();
         match (plan.beside, role) {
@@ -223,8 +223,9 @@ impl Exchange {
         })
     }
 
-    /// Returns whether this process can post its message now: the peer's message has arrived (or
-    /// the client begins), and this process's previous message has been sent.
+    /// Returns whether this process can post its message now. Two conditions must hold: this
+    /// process is the next to send (the peer's message has arrived, or the client begins), and this
+    /// process's previous message has been sent.
     #[inline]
     fn can_post(&self) -> bool {
         self.is_next && self.message.is_some()

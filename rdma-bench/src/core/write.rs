@@ -70,10 +70,10 @@ pub(super) fn latency(
     Measured::latency(&recorder, 2)
 }
 
-/// Waits until a message of the peer has arrived in the memory `target`: polls the byte at the
-/// offset `place` until it has the value `count`, the peer's message counter. `watch` checks that
-/// the peer is alive. Returns `false` if the peer has finished before, so that this process must
-/// also stop.
+/// Waits until a message of the peer has arrived in the memory `target`. Polls the byte at the
+/// offset `place` until the byte has the value `count`, the peer's message counter. Returns `false`
+/// if the peer has finished without this message, so that this process must also stop. `watch`
+/// checks that the peer is alive.
 #[inline]
 fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -> Result<bool> {
     while target.load_u8(place)? != count {
@@ -117,10 +117,10 @@ pub(super) fn bandwidth(
     run_bandwidth(connection, control, requests)
 }
 
-/// Measures the bandwidth of writes of `size` bytes to many addresses. Successive writes send
-/// successive messages of this process's memory regions, and begin again after the last. The target
-/// is the message with the same index in the peer's regions. `control` is the TCP connection on
-/// which client and server coordinate the test.
+/// Measures the bandwidth of writes of `size` bytes to many addresses. Both processes divide their
+/// memory regions into messages. Successive writes copy successive messages to the messages with
+/// the same index in the peer's regions, and begin again after the last. `control` is the TCP
+/// connection on which client and server coordinate the test.
 fn scattered(connection: &Connection, size: usize, control: &mut Control) -> Result<Measured> {
     let stride = memory::stride(&connection.plan, size);
     let from = memory::messages(&connection.exposed, stride, size)?;

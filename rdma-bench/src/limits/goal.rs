@@ -39,9 +39,9 @@ impl Goal {
         }
     }
 
-    /// Returns whether this goal is met, missed or undecided. `interval` is the confidence interval
-    /// of the measured number that this goal bounds, such as a ratio. The goal is undecided if only
-    /// one end of the interval meets the bound.
+    /// Returns the verdict on this goal: met, missed or undecided. `interval` is the confidence
+    /// interval of the measured number that this goal bounds, such as a ratio. The goal is
+    /// undecided if only one end of the interval meets the bound.
     pub fn verdict(self, interval: &Interval) -> Verdict {
         let bound = self.bound();
         match [interval.low, interval.high].map(|end| bound.is_met(end)) {
@@ -51,7 +51,7 @@ impl Goal {
         }
     }
 
-    /// Returns the name by which JSON documents call the number that this goal bounds: `ratio`,
+    /// Returns the kind of number that this goal bounds, as text for JSON documents: `ratio`,
     /// `difference` or `value`.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -61,8 +61,8 @@ impl Goal {
         }
     }
 
-    /// Returns this goal as a JSON object: the kind of the number that must meet the goal, such as
-    /// `ratio`, and the maximum or the minimum.
+    /// Returns this goal as a JSON object with two fields: the kind of the number that must meet
+    /// the goal (such as `ratio`), and its maximum or minimum.
     pub(super) fn document(self) -> Value {
         match self.bound() {
             Bound::AtMost(most) => json!({"of": self.name(), "at_most": most}),

@@ -41,7 +41,7 @@ impl Hosts {
     /// # Errors
     ///
     /// [`Error::NoNamespaces`] if the system does not allow network namespaces, for example because
-    /// the process is not root; [`Error::Program`] if the program `ip` fails later.
+    /// the process is not root. [`Error::Program`] if the program `ip` fails later.
     pub(super) fn create(mtu: usize) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -68,9 +68,9 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Returns the start of a command line (`ip netns exec` and more) that runs the program after
-    /// it on the simulated host `host`. The program's softroce device then uses the address of that
-    /// host.
+    /// Returns the words that precede a program on its command line (`ip netns exec` and more), so
+    /// that the program runs on the simulated host `host`. The program's softroce device then uses
+    /// the address of that host.
     pub(super) fn prefix(&self, host: Host) -> Vec<OsString> {
         let name = &self.names[host as usize];
         let address = format!("SOFTROCE_ADDRESS={}", host.address());

@@ -26,9 +26,9 @@ impl Interval {
     /// Minimum probability with which the confidence interval of a median contains the true median.
     pub const CONFIDENCE: f64 = 0.95;
 
-    /// Returns the median of `values` with its interval. Returns `None` for fewer than six values:
-    /// even the range from their minimum to their maximum then contains the true median with a
-    /// probability below 95 %.
+    /// Returns the median of `values` with its confidence interval. Returns `None` for fewer than
+    /// six values: even the range from their minimum to their maximum then contains the true median
+    /// with a probability below 95 %.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_unstable_by(f64::total_cmp);

@@ -157,12 +157,12 @@ impl Judge {
     }
 
     /// Runs the comparison `row`: measures the value under test and the reference value in pairs.
-    /// Stops when the results show that the goal is met or missed, or when the effort allows no
-    /// further pair.
+    /// Stops when the results show that the goal is met or missed. Also stops when the effort
+    /// allows no further pair.
     ///
     /// # Errors
     ///
-    /// [`Error::Program`] if a run fails, [`Error::Unsupported`] if a program does not report a
+    /// [`Error::Program`] if a run fails. [`Error::Unsupported`] if a program does not report a
     /// number that the comparison needs.
     pub fn judge(&mut self, row: &Row) -> Result<Judged> {
         // The first run of a program only determines the time per message; its result is not used.
@@ -222,17 +222,16 @@ impl Judge {
         Ok(reading)
     }
 
-    /// Measures the round trip of a cache line between two processors, and returns it in
-    /// microseconds.
+    /// Measures the round trip time of a cache line between two processors, in microseconds.
     fn cache_line_round_trip(&self) -> Result<f64> {
         let typical = Statistic::Typical;
         let reading = self.measure(&Source::CacheLine, 0, Self::CACHE_LINE_TIME, typical)?;
         Ok(reading.figure)
     }
 
-    /// Returns the number of messages for a run of the program `source` that takes about
-    /// [`Effort::time`]. Returns 0 if the program is given a duration instead of a number. The
-    /// first call for a program runs it once to find the number.
+    /// Returns the number of messages with which a run of the program `source` takes about
+    /// [`Effort::time`]. The first call for a program runs it once to find the number. Returns 0 if
+    /// the program takes a duration instead of a number of messages.
     fn count(&mut self, source: &Source) -> Result<usize> {
         let Some((least, most)) = source.counts() else {
             return Ok(0);

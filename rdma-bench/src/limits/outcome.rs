@@ -53,9 +53,9 @@ impl Pair {
         })
     }
 
-    /// Returns whether a virtual processor moved to another core during this pair of measurements.
-    /// In this case, the two processors of the test shared a cache only before the pair, or only
-    /// after it.
+    /// Returns `true` if a virtual processor moved to another core during this pair of
+    /// measurements. The two processors of the test then shared a cache only before the pair, or
+    /// only after the pair.
     pub fn has_moved(&self) -> bool {
         self.distances[0] != self.distances[1]
     }
@@ -102,16 +102,16 @@ impl Judged {
         Interval::of(self.judged())
     }
 
-    /// Returns whether the goal is met, missed or undecided; `None` if fewer than six pairs were
-    /// measured.
+    /// Returns the verdict on the goal: met, missed or undecided. Returns `None` if fewer than six
+    /// pairs were measured.
     pub fn verdict(&self) -> Option<Verdict> {
         let interval = self.interval()?;
         Some(self.row.goal.verdict(&interval))
     }
 
     /// Returns the number of pairs of measurements in this result during which a virtual processor
-    /// moved to another core of the host ([`Pair::has_moved`]). Such a pair is measured
-    /// again, and is part of the result only after the maximum number of repetitions.
+    /// moved to another core of the host ([`Pair::has_moved`]). The judge repeats such a pair, up
+    /// to a maximum number of repetitions. After this maximum, such pairs are part of the result.
     pub fn moved_pairs(&self) -> usize {
         self.pairs.iter().filter(|pair| pair.has_moved()).count()
     }

@@ -58,8 +58,8 @@ impl Row {
     }
 }
 
-/// One summand of a value that a comparison needs: a number that a program measures, times a
-/// factor. The value under test has one summand; the reference value may have several.
+/// A measured number in a comparison, times a factor: a program, run with its arguments, measures
+/// the number. The value under test is one such term. The reference value is a sum of terms.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Term {
     /// The factor by which the measured number is multiplied.
@@ -71,15 +71,15 @@ pub struct Term {
 }
 
 impl Term {
-    /// Creates the description of a measurement: the number that the program `source` reports for a
-    /// whole run, which is the median time of an operation or the average rate.
+    /// Creates a term (a number to be measured) from a program. The number is the main result of a
+    /// run of the program `source`: the median time of an operation, or the average rate.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// Creates the description of a measurement: the number that the program `source` reports for a
-    /// whole run, multiplied by `times`. The number is the median time of an operation, or the
-    /// average rate.
+    /// Creates a term (a number to be measured) from a program and a factor. The number is the main
+    /// result of a run of the program `source`, multiplied by `times`. The main result is the
+    /// median time of an operation, or the average rate.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
             times,
@@ -88,8 +88,8 @@ impl Term {
         }
     }
 
-    /// Returns this measurement with another statistic of the program's result, such as a
-    /// percentile instead of the median.
+    /// Returns this term (a number to be measured) with another statistic of the program's result,
+    /// such as a percentile instead of the median.
     pub const fn with(self, statistic: Statistic) -> Self {
         Self { statistic, ..self }
     }

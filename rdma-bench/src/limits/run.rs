@@ -56,9 +56,9 @@ impl Path {
     /// The environment variable, with its value, that makes softroce send all messages by UDP.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
-    /// Returns the start of a command line that makes the program after it use this network or
-    /// transport: a call of `env` that changes environment variables. Empty if no variable must be
-    /// changed.
+    /// Returns the words that precede a program on its command line, so that the program uses this
+    /// network or transport. The words call `env`, which changes environment variables. Returns no
+    /// words if no variable must be changed.
     fn prefix(self) -> &'static [&'static str] {
         match self {
             Self::Chosen => &[],
@@ -82,8 +82,8 @@ pub(super) struct Reading {
 
 impl Run {
     /// Creates a test that measures the latency or the bandwidth (`metric`) of the operation `verb`
-    /// with messages of `size` bytes. The test runs on softroce between two processes of one
-    /// machine, unless `path` selects another network or transport.
+    /// with messages of `size` bytes. By default, the test runs on softroce between two processes
+    /// of one machine. The method `path` selects another network or transport.
     pub const fn new(verb: Verb, metric: Metric, size: usize) -> Self {
         Self {
             verb,
@@ -153,8 +153,8 @@ impl Run {
         }
     }
 
-    /// Returns the minimum and the maximum number of messages in a run of this test. Between these
-    /// limits, the number of messages is chosen so that a run takes the intended time.
+    /// Returns the minimum and the maximum number of messages in a run of this test. The judge
+    /// chooses a number between them, so that a run takes the intended time.
     pub(super) fn counts(self) -> (usize, usize) {
         match (self.metric, self.size) {
             // At least one of the messages beside the calls must be complete before the run ends.

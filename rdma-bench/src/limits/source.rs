@@ -168,8 +168,8 @@ impl Source {
         }
     }
 
-    /// Returns the time in seconds that this program takes for one message, by which the number of
-    /// messages of later runs is chosen. Computed from `figure`, the result of a run: a time in
+    /// Returns the time in seconds that this program takes for one message. The judge chooses the
+    /// number of messages of later runs by this time. `figure` is the result of a run: a time in
     /// microseconds, or a rate per second.
     pub(super) fn seconds(&self, figure: f64) -> f64 {
         let times = match self {
@@ -268,8 +268,8 @@ fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Re
     })
 }
 
-/// The words that precede a program on its command line to run the program without softroce.
-/// Otherwise, the environment variable `LD_PRELOAD` loads softroce into the program.
+/// The words that precede a program on its command line, so that the program runs without softroce.
+/// Without these words, the environment variable `LD_PRELOAD` loads softroce into the program.
 pub(super) const WITHOUT_PRELOAD: [&str; 3] = ["env", "-u", "LD_PRELOAD"];
 
 /// Runs the program `yardstick` (at the path `program`), which measures copies, system calls and

@@ -64,8 +64,8 @@ impl Statistic {
         self.if_valid(*columns.get(column)?)
     }
 
-    /// Returns `number`, a measured value of this statistic, if the value is valid, else `None`. A
-    /// time or a rate must be positive; a count must not be negative.
+    /// Returns `number`, a measured value of this statistic, if the value is valid. Otherwise
+    /// returns `None`. A valid time or rate is positive, and a valid count is not negative.
     pub(super) fn if_valid(self, number: f64) -> Option<f64> {
         let least = match self {
             Self::Counter(_) => 0.0,

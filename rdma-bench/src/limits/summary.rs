@@ -24,8 +24,8 @@ enum Outcome {
 }
 
 impl Summary {
-    /// Adds the comparison `row`, which was measured, with its verdict to the summary. `verdict` is
-    /// `None` if too few pairs were measured for a verdict.
+    /// Adds the comparison `row` to the summary as a measured comparison. `verdict` is `None` if
+    /// too few pairs were measured for a verdict.
     pub fn measured(&mut self, row: &Row, verdict: Option<Verdict>) {
         self.outcomes.push((*row, Outcome::Measured(verdict)));
     }
@@ -59,8 +59,9 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// Writes this summary to `f`: the number of comparisons with each verdict, and the commands
-    /// that repeat the comparisons that did not meet their goals.
+    /// Writes this summary to `f`, beginning with the number of comparisons with each verdict. For
+    /// each comparison that failed or did not meet its goal, also writes the command that repeats
+    /// the comparison.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let not_measured = self.count(Outcome::NotMeasured);
         let without_verdict = self.count(Outcome::Measured(None));

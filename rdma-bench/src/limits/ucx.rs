@@ -29,7 +29,7 @@ pub(super) fn argv(port: u16) -> Vec<OsString> {
 
 /// Returns the arguments of `ucx_perftest` that only the client has: the host, the test `test`, the
 /// message size `size` and the number of messages `iterations`. If the test measures a time, a
-/// further argument selects the percentile that `statistic` stands for.
+/// further argument selects a percentile, according to `statistic`.
 pub(super) fn client_args(
     test: &str,
     size: usize,

@@ -56,9 +56,9 @@ pub fn measure(row: &Row, network: &Network, program: &Path, runs: usize) -> Res
     })
 }
 
-/// Returns the test that measures the latency or the bandwidth, as `metric` says, of the operation
-/// in `row`. The test has enough messages to take some tenths of a second on softroce, and seconds
-/// on an emulated device.
+/// Returns the test that measures the operation in `row`. The test measures the latency or the
+/// bandwidth, according to `metric`. The test has enough messages to take some tenths of a second
+/// on softroce, and seconds on an emulated device.
 fn case(row: &Row, metric: Metric) -> Case {
     let iterations = match (metric, row.size) {
         (Metric::Latency, ..=8192) => 5_000,

@@ -112,9 +112,9 @@ impl Header {
         if self.shared_receives { "ON" } else { "OFF" }
     }
 
-    /// Returns the name and the value of the line in the report's header that shows a limit of the
-    /// connection. The limit is the maximum number of outstanding reads if the test uses reads or
-    /// atomics, else the maximum size of inline data.
+    /// Returns the name and the value of a line in the report's header, which shows a limit of the
+    /// connection. If the test uses reads or atomics, the limit is the maximum number of
+    /// outstanding reads. In other tests, the limit is the maximum size of inline data.
     pub(super) fn limit(&self) -> (&'static str, usize) {
         match self.properties.ends[0].outstanding {
             Some(outstanding) => ("Outstand reads", usize::from(outstanding)),

@@ -20,8 +20,8 @@ use crate::settings::Settings;
 use crate::statistics::{self, Bandwidth};
 use crate::test::{Metric, Verb};
 
-/// Number of bytes for which a message has room in addition to the echoed bytes: enough for the
-/// headers of requests and responses.
+/// Number of bytes of a message that are reserved for the headers of requests and responses, in
+/// addition to the echoed bytes.
 const OVERHEAD: usize = 4096;
 
 /// The RPC service that the tests call. The methods of the service return bytes, return bulk

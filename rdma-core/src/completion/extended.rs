@@ -89,10 +89,11 @@ impl ExtendedCompletionQueueBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 entries, for a channel or domain of another device, or for
-    /// a domain that is not a parent domain; and the error of `ibv_create_cq_ex`. The error [is
-    /// unsupported](Error::is_unsupported) if the device does not support extended completion
-    /// queues, one of the fields, or one of the flags.
+    /// - [`Error::InvalidArgument`] for 0 entries, for a channel or domain of another device, or
+    ///   for a domain that is not a parent domain.
+    /// - The error of `ibv_create_cq_ex`. The error [is unsupported](Error::is_unsupported) if the
+    ///   device does not support extended completion queues, one of the fields, or one of the
+    ///   flags.
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn build(self) -> Result<ExtendedCompletionQueue> {
         let what = "extended completion queue";
@@ -167,11 +168,12 @@ impl ExtendedCompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] if another poll of this queue is running, in another thread or in a caller
-    /// of this function; and the error of `ibv_start_poll` or `ibv_next_poll` if the queue or the
-    /// device has failed. If the queue fails during the poll, the return value of `each` is
-    /// dropped. If `each` has results that must not be lost, `each` must therefore store these
-    /// results elsewhere.
+    /// - [`Error::InUse`] if another poll of this queue is running, in another thread or in a
+    ///   caller of this function.
+    /// - The error of `ibv_start_poll` or `ibv_next_poll` if the queue or the device has failed.
+    ///
+    /// If the queue fails during the poll, the return value of `each` is dropped. If `each` has
+    /// results that must not be lost, `each` must therefore store these results elsewhere.
     #[doc(alias = "ibv_start_poll")]
     #[doc(alias = "ibv_end_poll")]
     pub fn poll<R>(&self, each: impl FnOnce(&mut PolledCompletions<'_>) -> R) -> Result<R> {

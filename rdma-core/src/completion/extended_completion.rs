@@ -18,8 +18,8 @@ pub struct ExtendedCompletion<'a> {
     session: &'a Session<'a>,
 }
 
-/// The tag of a message that a tag-matching receive queue received, and the data that the sender
-/// added to the tag (`ibv_wc_tm_info`).
+/// The tag of a message in a tag-matching receive queue, and the data that the sender added to the
+/// tag (`ibv_wc_tm_info`).
 #[doc(alias = "ibv_wc_tm_info")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -35,8 +35,8 @@ impl<'a> ExtendedCompletion<'a> {
         Self { session }
     }
 
-    /// Returns the id of the completed work request (`wr_id`). The send or receive queue that
-    /// posted the request finds the memory of the request by this id.
+    /// Returns the id of the completed work request (`wr_id`). By this id, the send or receive
+    /// queue that posted the request finds the memory of the request.
     #[inline]
     pub fn id(&self) -> u64 {
         self.session.id()

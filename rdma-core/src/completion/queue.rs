@@ -63,7 +63,8 @@ impl CompletionQueueBuilder {
         self
     }
 
-    /// Sets the completion vector (interrupt) that signals completion events. The default is 0.
+    /// Sets the index of the completion vector: the interrupt by which the device signals
+    /// completion events of this queue. The default is 0.
     pub fn vector(mut self, vector: u32) -> Self {
         self.vector = vector;
         self
@@ -79,8 +80,9 @@ impl CompletionQueueBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 entries or a channel of another device, and the error of
-    /// `ibv_create_cq`, for example because the device does not support so many entries.
+    /// - [`Error::InvalidArgument`] for 0 entries, or for a channel of another device.
+    /// - The error of `ibv_create_cq`, for example because the device does not support so many
+    ///   entries.
     #[doc(alias = "ibv_create_cq")]
     pub fn build(self) -> Result<CompletionQueue> {
         let channel = checked_channel(&self, "completion queue")?;
@@ -129,8 +131,8 @@ impl CompletionQueue {
         self.id
     }
 
-    /// Returns the maximum number of completions that the queue can hold. The device may have
-    /// rounded the requested capacity up.
+    /// Returns the maximum number of completions that the queue can hold. The result is larger than
+    /// the requested capacity if the device has rounded the capacity up.
     pub fn capacity(&self) -> usize {
         self.handle.capacity()
     }
@@ -173,8 +175,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the queue has no channel, and the error of
-    /// `ibv_req_notify_cq`.
+    /// - [`Error::InvalidArgument`] if the queue has no channel.
+    /// - The error of `ibv_req_notify_cq`.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn request_notification(&self) -> Result<()> {
         self.arm(false)
@@ -202,14 +204,15 @@ impl CompletionQueue {
         self.handle.request_notification(solicited_only)
     }
 
-    /// Changes the capacity of the queue to at least `entries` completions. The new capacity may be
+    /// Changes the capacity of the queue to at least `entries` completions. The new capacity can be
     /// larger or smaller than the old capacity. Completions in the queue are kept.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 entries; [`Error::InUse`] while a thread polls the queue as
-    /// an extended queue; and the error of `ibv_resize_cq`: the device does not support so many
-    /// entries, or the queue contains more completions than the new capacity.
+    /// - [`Error::InvalidArgument`] for 0 entries.
+    /// - [`Error::InUse`] while a thread polls the queue as an extended queue.
+    /// - The error of `ibv_resize_cq`, if the device does not support so many entries, or if the
+    ///   queue contains more completions than the new capacity.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, entries: u32) -> Result<()> {
         if entries == 0 {
@@ -227,9 +230,9 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a period of more than 65,535 microseconds, and the error of
-    /// `ibv_modify_cq`, for example if the device does [not support](Error::is_unsupported)
-    /// moderation.
+    /// - [`Error::InvalidArgument`] for a period of more than 65,535 microseconds.
+    /// - The error of `ibv_modify_cq`, for example if the device does [not
+    ///   support](Error::is_unsupported) moderation.
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate(&self, completions: u16, period: Duration) -> Result<()> {
         self.handle.moderate(completions, period)

@@ -137,10 +137,10 @@ impl WorkStatus {
         self == Self::Success
     }
 
-    /// Returns whether a repetition of the failed request may succeed. A failed request leaves the
+    /// Returns whether a repetition of the failed request can succeed. A failed request leaves the
     /// queue pair in the error state, so the program must first reset or recreate the queue pair.
-    /// An atomic that failed may nevertheless have been executed, so repeating it can change the
-    /// memory twice.
+    /// It is possible that the peer has executed a failed atomic; a repetition then changes the
+    /// memory a second time.
     pub fn is_retryable(self) -> bool {
         matches!(
             self,

@@ -13,7 +13,7 @@ impl CompletionQueue {
     /// The thread polls for a short time and then sleeps. If the queue has a channel and is the
     /// only queue on that channel, the thread sleeps until the queue produces a completion event.
     /// Otherwise the thread sleeps for 100 microseconds at a time. This method reads completion
-    /// events from the channel, and may leave one event unread. Therefore no other thread should
+    /// events from the channel, and can leave one event unread. Therefore no other thread should
     /// wait for the channel's file descriptor at the same time.
     ///
     /// ```
@@ -40,8 +40,9 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if no completion arrives within `timeout`, [`Error::InvalidArgument`] if
-    /// `room` is empty, and the errors of [`Self::poll`] and of `poll(2)`.
+    /// - [`Error::TimedOut`] if no completion arrives within `timeout`.
+    /// - [`Error::InvalidArgument`] if `room` is empty.
+    /// - The errors of [`Self::poll`] and of `poll(2)`.
     #[doc(alias = "ibv_poll_cq")]
     #[doc(alias = "ibv_get_cq_event")]
     pub fn wait<'r>(
@@ -127,9 +128,9 @@ impl CompletionQueue {
     }
 }
 
-/// Maximum time that a waiting thread sleeps before it polls again. Another waiting thread may read
-/// an event that stands for several completions, and take only some of these completions. Without a
-/// limit this thread could then sleep although completions are available.
+/// Maximum time that a waiting thread sleeps before it polls again. The limit is needed because one
+/// event can stand for several completions: if another waiting thread reads the event and takes
+/// only some of these completions, no event wakes this thread for the others.
 const MAX_SLEEP: Duration = Duration::from_millis(50);
 
 /// Number of empty polls in a row after which the waiting thread yields the processor. The number

@@ -166,8 +166,8 @@ impl WorkCompletion {
         self.0.qp_num
     }
 
-    /// Returns the id of the completed work request (`wr_id`). The send or receive queue that
-    /// posted the request finds the memory of the request by this id.
+    /// Returns the id of the completed work request (`wr_id`). By this id, the send or receive
+    /// queue that posted the request finds the memory of the request.
     #[inline]
     pub fn id(&self) -> u64 {
         self.0.wr_id

@@ -16,8 +16,8 @@ const WORD: usize = size_of::<u64>();
 #[cfg(any(test, all(target_arch = "x86_64", not(miri))))]
 const STRING_LEN: usize = 1 << 10;
 
-/// Copies `to.len()` bytes into `to` from memory at `from`, which a device or another thread may be
-/// writing. Copies eight-byte words where possible.
+/// Copies `to.len()` bytes into `to` from memory at `from`, to which a device or another thread can
+/// write at the same time. Copies eight-byte words where possible.
 ///
 /// # Safety
 ///
@@ -46,8 +46,8 @@ pub(super) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
     unsafe { copy_out_bytes(at, words.into_remainder()) };
 }
 
-/// Copies the bytes of `from` into memory at `to`, which a device or another thread may be
-/// accessing. Copies eight-byte words where possible.
+/// Copies the bytes of `from` into memory at `to`, which a device or another thread can access at
+/// the same time. Copies eight-byte words where possible.
 ///
 /// # Safety
 ///
@@ -99,8 +99,9 @@ unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies `to.len()` bytes into `to` from memory at `from`, which a device or another thread may be
-/// writing. Copies one byte at a time. Returns the address after the last byte that was read.
+/// Copies `to.len()` bytes into `to` from memory at `from`, to which a device or another thread can
+/// write at the same time. Copies one byte at a time. Returns the address after the last byte that
+/// was read.
 ///
 /// # Safety
 ///
@@ -116,8 +117,9 @@ unsafe fn copy_out_bytes(mut from: *const u8, to: &mut [u8]) -> *const u8 {
     from
 }
 
-/// Copies the bytes of `from` into memory at `to`, which a device or another thread may be
-/// accessing. Copies one byte at a time. Returns the address after the last byte that was written.
+/// Copies the bytes of `from` into memory at `to`, which a device or another thread can access at
+/// the same time. Copies one byte at a time. Returns the address after the last byte that was
+/// written.
 ///
 /// # Safety
 ///

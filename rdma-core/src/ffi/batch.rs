@@ -148,8 +148,8 @@ impl<W> SpareMemory<W> {
     };
 
     /// Removes and returns one of the two unused blocks of memory. Prefers a block with room for
-    /// `requests` requests and `elements` scatter/gather elements. The returned block may still be
-    /// smaller, so the caller must check the size.
+    /// `requests` requests and `elements` scatter/gather elements. The caller must check the size
+    /// of the returned block, because the block can be too small.
     #[inline]
     fn take(&mut self, requests: usize, elements: usize) -> BatchMemory<W> {
         if self.first.has(requests, elements) {
@@ -297,8 +297,8 @@ impl<W: Linked> BatchStorage<W> {
 
 /// Returns the number of requests of a list that were posted before the driver refused a request.
 /// The list consists of the `count` requests from index `first` on. `bad` is the index of the first
-/// request that was not posted. If `bad` is not in the list, returns `count`, because each request
-/// may have been posted.
+/// request that was not posted. If `bad` is not in the list, returns `count`: it is then unknown
+/// which requests were posted, so the memory of all requests must be kept.
 #[cold]
 pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> usize {
     match bad {

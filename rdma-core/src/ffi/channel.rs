@@ -86,14 +86,14 @@ impl ChannelHandle {
     }
 
     /// Subtracts 1 from the number of completion queues that are attached to this channel. The
-    /// detached queue must generate no further events.
+    /// caller must ensure that the detached queue generates no further events.
     pub(super) fn detach(&self) {
         *self.queues.lock() -= 1;
     }
 
-    /// Reads and discards all pending events and returns `true`, if exactly one completion queue is
-    /// attached to this channel. All events are then for that queue. With any other number of
-    /// queues, reads no event and returns `false`.
+    /// Reads and discards all pending events if exactly one completion queue is attached to this
+    /// channel. All events are then for that queue. Returns `true` in this case. With any other
+    /// number of queues, reads no event and returns `false`.
     pub(crate) fn drain_alone(&self) -> Result<bool> {
         let queues = self.queues.lock();
         let is_alone = *queues == 1;
@@ -123,7 +123,7 @@ impl ChannelHandle {
     }
 
     /// Reads and acknowledges one pending event, and returns the context value (id) of the
-    /// completion queue that produced it. Returns `None` if no event is pending.
+    /// completion queue that produced the event. Returns `None` if no event is pending.
     pub(crate) fn next_event(&self) -> Result<Option<u64>> {
         let mut context = [0];
         let (count, outcome) = self.take(&mut context);

@@ -196,10 +196,10 @@ impl CompletionQueueHandle {
         unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) }
     }
 
-    /// Polls the device for completions, and writes them to `room`. Returns an empty slice without
-    /// polling if the queue is extended or has a channel, or if the queue's
-    /// [stash](super::stash::Stash) may contain completions that were stored for later polls. Also
-    /// returns an empty slice if polling fails.
+    /// Polls the device for completions with few checks, and writes the completions to `room`.
+    /// Returns an empty slice without polling if the queue is extended or has a channel, or if the
+    /// queue's [stash](super::stash::Stash) (the store of completions for later polls) is possibly
+    /// not empty. Also returns an empty slice if polling fails.
     ///
     /// The caller must not wait for notifications. The caller must pass the completions of all
     /// requests other than its own to [`Self::deliver`].
@@ -236,9 +236,9 @@ impl CompletionQueueHandle {
         self.deliver_awaited(room, count)
     }
 
-    /// Stores each completion that another thread waits for in the inbox of that thread, and
-    /// returns the remaining completions. The first `count` elements of `room` are the polled
-    /// completions. Polls again if no completion remains.
+    /// Removes the completions that other threads wait for, by storing them in the inboxes of these
+    /// threads. Returns the remaining completions. The first `count` elements of `room` are the
+    /// polled completions. Polls again if no completion remains.
     #[cold]
     fn deliver_awaited<'r>(
         &self,
@@ -289,9 +289,9 @@ impl CompletionQueueHandle {
         count
     }
 
-    /// Stores each completion that another thread waits for in the inbox of that thread. Moves the
-    /// remaining completions to the front of `completions`, and returns the number of remaining
-    /// completions.
+    /// Removes the completions that other threads wait for, by storing them in the inboxes of these
+    /// threads. Moves the remaining completions to the front of `completions`, and returns the
+    /// number of remaining completions.
     fn retain_own(&self, completions: &mut [WorkCompletion]) -> usize {
         let mut kept = 0;
         for index in 0..completions.len() {
@@ -305,10 +305,11 @@ impl CompletionQueueHandle {
         kept
     }
 
-    /// Polls completions whose ids the function `mine` accepts into `room`, and returns their
-    /// number. Stores each other completion in the inbox of the thread that waits for the
-    /// completion, or else in the stash for later polls. `mine` must not poll this queue, because
-    /// this thread may hold locks of the queue.
+    /// Polls the queue for completions of the calling thread, and writes them to `room`. The
+    /// function `mine` returns whether an id belongs to this thread. Returns the number of these
+    /// completions. Stores every other completion in the inbox of the thread that waits for it, or
+    /// else in the stash (the store for later polls). `mine` must not poll this queue, because this
+    /// thread can hold locks of the queue.
     pub(crate) fn poll_for(
         &self,
         room: &mut [WorkCompletion],
@@ -365,8 +366,8 @@ impl CompletionQueueHandle {
     }
 
     /// Polls the device, and calls `take` with each completion. A completion for which `take`
-    /// returns `false` belongs to another thread, and is put into the stash for later polls. The
-    /// stash is locked only if there is such a completion.
+    /// returns `false` belongs to another thread, and is put into the stash (the store for later
+    /// polls). The stash is locked only if there is such a completion.
     fn poll_and_sort(&self, mut take: impl FnMut(&CompletionRecord) -> bool) -> Result<()> {
         let mut fresh = [WorkCompletion::default(); BATCH];
         let mut stash = None;

@@ -15,13 +15,14 @@ use super::extended_queue::IterationRight;
 use crate::completion::{CompletionFields, CompletionTag, WorkCompletion};
 use crate::error::{Errno, Result};
 
-/// The two flags of completions that contain immediate data or an invalidated key.
+/// The bits of a completion's flags that mark the presence of immediate data and of an invalidated
+/// key.
 const WITH_IMMEDIATE: u32 =
     sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 | sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
 
-/// Maximum number of consecutive calls of `ibv_start_poll` that fail with `EBUSY` before the poll
-/// returns the error. Drivers return `EBUSY` while the kernel updates the clock. The update is
-/// short, so more failures mean a defect.
+/// Maximum number of consecutive failures of `ibv_start_poll` with `EBUSY` before the poll returns
+/// the error. Drivers return `EBUSY` while the kernel updates the clock. The update is short, so
+/// more failures mean a defect.
 const CLOCK_ATTEMPTS: u32 = 1000;
 
 /// An iteration over the completions of an extended queue. The first call of [`Self::advance`]
@@ -162,10 +163,10 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Defines a method of `Session` that returns one field of the current completion, the completion
-/// to which the session has advanced. The method returns `None` if the queue was created without
-/// the field. The method calls the verb `$verb`, or reads the stored copy if an earlier poll has
-/// put the completion back.
+/// Defines a method of `Session` that returns one field of the current completion: the completion
+/// that the iteration has reached. The method returns `None` if the queue was created without the
+/// field. The method calls the verb `$verb`, or reads the stored copy if an earlier poll has put
+/// the completion back.
 macro_rules! field {
     ($name:ident: $type:ty = $field:ident, $recorded:expr, $verb:ident) => {
         #[inline]
@@ -185,18 +186,18 @@ macro_rules! field {
 
 /// Methods for the fields that every completion has.
 impl Session<'_> {
-    /// Returns the C struct of the queue if the current completion, to which the session has
-    /// advanced, is an entry of the queue. Returns `None` if that completion is a copy that an
-    /// earlier poll has stored, or if the session has not advanced to a completion.
+    /// Returns the C struct of the queue if the current completion (the completion that this
+    /// iteration has reached) is still in the queue. Returns `None` if the current completion is a
+    /// copy that an earlier poll has stored, or if there is no current completion.
     #[inline]
     fn live(&self) -> Option<*mut sys::ibv_cq_ex> {
         (self.phase == Phase::Within && self.current.is_none()).then(|| self.raw())
     }
 
-    /// Returns a field of the current completion, to which the session has advanced. Calls `live`
-    /// if the completion is an entry of the queue, or `recorded` if the completion is a copy that
-    /// an earlier poll has stored. Without a current completion, returns the field of a completion
-    /// with all fields zero.
+    /// Returns one field of the current completion: the completion that this iteration has reached.
+    /// The caller passes two functions that read the field. `live` reads the field of a completion
+    /// in the queue. `recorded` reads the field of a copy that an earlier poll has stored. If there
+    /// is no current completion, calls `recorded` with a completion with all fields zero.
     #[inline]
     fn read<T>(
         &self,
@@ -252,8 +253,8 @@ impl Session<'_> {
         )
     }
 
-    /// Returns a copy of the current completion, to which the session has advanced. If the request
-    /// failed, only the id, status, vendor error and queue pair are valid.
+    /// Returns a copy of the current completion: the completion that this iteration has reached. If
+    /// the request failed, only the id, status, vendor error and queue pair are valid.
     pub(crate) fn record(&self) -> CompletionRecord {
         if let Some(record) = self.current {
             return record;

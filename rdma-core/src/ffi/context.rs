@@ -124,8 +124,9 @@ impl ContextHandle {
         }
     }
 
-    /// Returns the cell that stores whether only the queue pair that has bound a memory window of
-    /// type 2 can use the window. The cell is empty until a test has determined the value.
+    /// Returns the cell that stores a property of memory windows of type 2: whether a window can be
+    /// used only through the queue pair that has bound it. The cell is empty until a test has
+    /// determined the value.
     pub(crate) fn window_owner(&self) -> &OnceLock<bool> {
         &self.window_owner
     }

@@ -57,8 +57,8 @@ impl DeviceMemoryHandle {
         }
     }
 
-    /// Takes ownership of imported device memory. The memory must belong to `context`. A wrong
-    /// `len` is harmless, because the library checks all accesses to the memory.
+    /// Takes ownership of imported device memory. The caller must ensure that the memory belongs to
+    /// `context`. A wrong `len` is harmless, because the library checks all accesses to the memory.
     pub(super) fn import(
         context: Arc<ContextHandle>,
         raw: NonNull<sys::ibv_dm>,

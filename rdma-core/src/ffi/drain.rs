@@ -20,12 +20,12 @@ use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 
 /// Time to wait for the completion of a marker (an empty request) before another marker is posted.
 /// A completed marker shows that the queue is flushed. The wait is short, because another thread
-/// that polls the queue may have taken the completion.
+/// that polls the queue has possibly taken the completion.
 const MARKER_WAIT: Duration = Duration::from_millis(10);
 
 /// Maximum time to wait for the remaining markers (empty requests) after one marker has completed.
 /// The time is counted from the post of the last marker. The time is limited because another thread
-/// that polls the queue may have taken the remaining completions.
+/// that polls the queue has possibly taken the remaining completions.
 const REMAINING_WAIT: Duration = Duration::from_millis(100);
 
 /// Maximum number of consecutive polls of a completion queue before the thread waits. Each poll

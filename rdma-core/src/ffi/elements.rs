@@ -106,9 +106,9 @@ impl ElementList {
     }
 
     /// Creates an empty list of scatter/gather elements for the fast path (posting with few
-    /// checks), stored in `room`. If elements are added that the device cannot accept,
-    /// [`Self::fits`] will return `false`. `context` is the [`context_id`] of the context with
-    /// which the memory must be registered.
+    /// checks), stored in `room`. After an element was added that the device cannot accept,
+    /// [`Self::fits`] returns `false`. `context` is the [`context_id`] of the context with which
+    /// the memory must be registered.
     ///
     /// # Safety
     ///
@@ -164,8 +164,8 @@ impl ElementList {
     }
 
     /// Adds the `len` bytes at `address` to the list, as a scatter/gather element. Does not check
-    /// that the memory key `lkey` belongs to the right context: the caller has checked the key, or
-    /// the bytes are sent inline, which needs no key.
+    /// that the memory key `lkey` belongs to the right context. The caller must have checked the
+    /// key, or must send the bytes inline, which needs no key.
     #[inline]
     pub(crate) fn push_bytes(&mut self, address: u64, len: usize, lkey: u32) {
         if self.is_strict {

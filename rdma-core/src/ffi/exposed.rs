@@ -39,8 +39,8 @@ impl Exposed {
         &self.memory
     }
 
-    /// Returns the range of registered memory. No code may borrow its bytes, because peers may
-    /// access them at any time.
+    /// Returns the range of registered memory. No code may borrow the bytes of the memory, because
+    /// peers can access the bytes at any time.
     pub(crate) fn span(&self) -> &Span {
         self.memory.span()
     }

@@ -220,9 +220,9 @@ impl Extension {
     }
 
     /// Acquires the exclusive right of this thread to iterate over the completions of the queue.
-    /// Waits while another thread holds the right as [`Holder::Verb`]. Fails if this thread already
-    /// holds the right, or if another thread holds the right as [`Holder::Program`], possibly for a
-    /// long time.
+    /// Waits while another thread holds the right only for a few calls ([`Holder::Verb`]). Fails if
+    /// this thread already holds the right. Also fails if another thread holds the right for an
+    /// iteration of the program ([`Holder::Program`]), which can take long.
     pub(super) fn hold(&self, holder: Holder) -> Result<IterationRight<'_>> {
         let mine = token() | if holder == Holder::Verb { VERB_BIT } else { 0 };
         loop {
@@ -318,9 +318,9 @@ fn has_end_poll_defect(context: &ContextHandle) -> bool {
     is_soft_roce_of_linux(context)
 }
 
-/// Returns whether the device may be Soft-RoCE of Linux. Soft-RoCE is recognised by its missing
-/// vendor ID: all other drivers report a vendor ID. Also returns `true` if the query of the device
-/// fails.
+/// Returns whether the device is probably Soft-RoCE of Linux. Soft-RoCE is recognised by its
+/// missing vendor ID: all other drivers report a vendor ID. Also returns `true` if the query of the
+/// device fails.
 pub(super) fn is_soft_roce_of_linux(context: &ContextHandle) -> bool {
     const NO_VENDOR: u32 = 0x00ff_ffff;
     let attributes = context.query_device();

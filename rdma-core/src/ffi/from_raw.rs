@@ -61,9 +61,9 @@ impl Buffer {
     /// memory. The region is later deregistered by `ibv_dereg_mr`.
     ///
     /// `access` must be the access flags of the registration. `first` is the address that requests
-    /// use for the first byte, or `None` if that is the address in this process. For a zero-based
-    /// region, `first` must be `Some(0)`, even if `access` does not contain the flag of zero-based
-    /// regions.
+    /// use for the first byte; `None` means that requests use the address in this process. For a
+    /// zero-based region, `first` must be `Some(0)`, even if `access` does not contain the flag of
+    /// zero-based regions.
     ///
     /// # Safety
     ///
@@ -112,12 +112,13 @@ impl ProtectionDomain {
 
     /// Creates a parent domain that combines this domain with a thread domain. The driver takes no
     /// locks for objects that are created in the parent domain, which makes these objects faster.
-    /// The driver may also assign hardware of their own to these objects.
+    /// Some drivers also reserve hardware resources for these objects.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the thread domain belongs to another context or if this domain
-    /// is itself a parent domain; and the error of `ibv_alloc_parent_domain`.
+    /// - [`Error::InvalidArgument`] if the thread domain belongs to another context, or if this
+    ///   domain is itself a parent domain.
+    /// - The error of `ibv_alloc_parent_domain`.
     ///
     /// # Safety
     ///

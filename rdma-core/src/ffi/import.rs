@@ -31,15 +31,16 @@ impl Context {
         (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
     }
 
-    /// Opens the device again, as a context that shares objects with this context: each context can
-    /// [import](Self::import_protection_domain) the objects of the other one. The asynchronous
-    /// events of an object arrive at the context that created the object.
+    /// Opens the device again, as a context that shares objects with this context: each of the two
+    /// contexts can [import](Self::import_protection_domain) the objects of the other context. The
+    /// asynchronous events of an object arrive at the context that created the object.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the context has no command descriptor, the error of `fcntl(2)`,
-    /// and the error of `ibv_import_device`. Few drivers of network cards
-    /// [support](Error::is_unsupported) the verb; the kernel's Soft-RoCE does not.
+    /// - [`Error::Unsupported`] if the context has no command descriptor.
+    /// - The error of `fcntl(2)`.
+    /// - The error of `ibv_import_device`. Few drivers of network cards
+    ///   [support](Error::is_unsupported) the verb; the kernel's Soft-RoCE does not.
     ///
     /// # Examples
     ///

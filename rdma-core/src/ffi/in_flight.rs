@@ -22,8 +22,9 @@ use crate::error::Error;
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 
-/// The memory and the objects that a request in flight keeps alive. The slot (table entry) of the
-/// request stores this value until the request has completed.
+/// The memory of a request in flight, and the objects (such as an address handle) that the request
+/// keeps alive. The request's slot in the table of requests stores this value until the request has
+/// completed.
 pub(super) struct InFlightRequest<T> {
     pub(super) held: RequestResources<T>,
     /// The id of the latest earlier request that has no completion of its own. The completion of
@@ -80,8 +81,8 @@ impl<T: Send + 'static> Slots<T> {
     }
 
     /// Creates the table for the receives of a queue pair, with `capacity` slots (entries for
-    /// receives in flight). If the queue pair has no receive queue, the table has a single slot,
-    /// which stays in use, so that every post fails.
+    /// receives in flight). If the queue pair has no receive queue, the table has a single slot.
+    /// This slot stays in use, so that every post fails.
     pub(crate) fn for_receives(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let refused = no_receive_queue(&queue_pair).is_some();
         let takes_elements = queue_pair.sizes().receive_elements > 0;
@@ -147,11 +148,11 @@ impl<T: Send + 'static> Slots<T> {
         self.table.cancel(reserved);
     }
 
-    /// Begins posting a send request, and takes over the chain of earlier unsignaled requests. An
-    /// unsignaled request has no completion of its own. The completion that completes the new
-    /// request also completes the chain. The result contains the id of the last request of the
-    /// chain, and states whether the new request must be signaled. The new request must be signaled
-    /// if `is_signaled` is `true`, or if unsignaled requests use too many slots.
+    /// Begins posting a send request that follows a chain of unsignaled requests. An unsignaled
+    /// request has no completion of its own: the completion that completes the new request also
+    /// completes the chain. The result contains the id of the last request of the chain, and states
+    /// whether the new request must be signaled. The new request must be signaled if `is_signaled`
+    /// is `true`, or if unsignaled requests use too many slots.
     #[inline]
     fn chain(&self, is_signaled: bool) -> ChainedRequest<'_> {
         if is_signaled {
@@ -477,9 +478,10 @@ impl<T: Send + 'static> Slots<T> {
         Some((index, held.memory))
     }
 
-    /// Returns an iterator that takes the memory of the request with the id `id`, which has ended
-    /// with `outcome`, and then the memory of the earlier unsignaled requests that the same
-    /// completion completes. Each item is the slot index and the memory of a request.
+    /// Returns an iterator over the requests that the completion of the request `id` completes:
+    /// this request, and then the earlier unsignaled requests. Each item is the slot index and the
+    /// memory of a request; the iterator removes the memory from the slot. `outcome` is the outcome
+    /// of the request `id`.
     #[inline]
     pub(crate) fn complete_all(&self, id: u64, outcome: Outcome) -> CompletedRun<'_, T> {
         CompletedRun {
@@ -544,8 +546,9 @@ impl<T: Send + 'static> CompletedRun<'_, T> {
     #[cold]
     #[inline(never)]
     fn release_rest(&mut self) {
-        /// The remaining requests of the iterator. Their slots are freed even if dropping the
-        /// memory of a request panics.
+        /// A guard with the requests that the iterator has not returned yet. Dropping the guard
+        /// frees their slots and drops their memory, even if an earlier drop of a request's memory
+        /// has panicked.
         struct Rest<'r, 'a, T: Send + 'static>(&'r mut CompletedRun<'a, T>);
 
         impl<T: Send + 'static> Rest<'_, '_, T> {

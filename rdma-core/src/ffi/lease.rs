@@ -78,8 +78,8 @@ impl Lease {
         self.state().phase
     }
 
-    /// Returns the remote key of the memory window for the latest binding. The bind request may not
-    /// have completed yet.
+    /// Returns the remote key of the memory window for the latest binding, even if the bind request
+    /// has not completed yet.
     pub(crate) fn key(&self) -> u32 {
         self.key_with(self.state().tag)
     }
@@ -135,7 +135,7 @@ impl Lease {
     }
 
     /// Ends the lease, and returns the window and the memory. Returns the lease unchanged if a peer
-    /// may still access the memory, or if a request uses the lease.
+    /// can still access the memory, or if a request uses the lease.
     pub(crate) fn finish(self: Arc<Self>) -> Result<(WindowHandle, Span), Arc<Self>> {
         if self.phase() != Phase::Free {
             return Err(self);
@@ -209,9 +209,9 @@ pub(crate) struct WindowChange {
     beginnings: AtomicU64,
 }
 
-/// A marker in [`WindowChange::beginnings`], stored instead of the queue pair's restart count if a
-/// restart was in progress when the request was checked. No restart count equals the marker,
-/// because the count has 32 bits.
+/// A marker that [`WindowChange::beginnings`] contains instead of the queue pair's restart count.
+/// The marker means that a restart was in progress when the request was checked. No restart count
+/// equals the marker, because the count has 32 bits.
 const IN_TRANSITION: u64 = u64::MAX;
 
 impl WindowChange {
@@ -221,9 +221,9 @@ impl WindowChange {
     }
 
     /// Returns an error unless the window and `queue_pair` belong to the same protection domain.
-    /// The request will be posted to `queue_pair`. Also stores the restart count of the queue pair,
-    /// so that [`Self::inferred`] can detect a restart during or after this call. Must be called
-    /// just before the request is filled in.
+    /// Also stores the restart count of the queue pair, so that [`Self::inferred`] can detect a
+    /// restart during or after this call. The caller must call this method just before it fills in
+    /// the request, and must post the request to `queue_pair`.
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         if self.lease.window.domain().is_same(queue_pair.domain()) {
             let beginnings = queue_pair.settled_beginnings();
@@ -235,10 +235,11 @@ impl WindowChange {
         Err(Error::invalid("memory window", reason))
     }
 
-    /// Returns the outcome of this request, derived from `later`, the outcome of a later request of
-    /// the same queue pair. Used if this request has no completion of its own, because it is
-    /// unsignaled. Returns [`Outcome::Failed`] if the queue pair was reset or restarted after
-    /// [`Self::check`], or was being restarted during [`Self::check`].
+    /// Derives the outcome of this request from `later`, the outcome of a later request of the same
+    /// queue pair. Used for an unsignaled request, which has no completion of its own. Returns
+    /// [`Outcome::Failed`] if the queue pair was reset or restarted after [`Self::check`] was
+    /// called for this request, or if a restart was in progress during that call. The later request
+    /// then says nothing about this request.
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         if self.beginnings.load(Ordering::Relaxed) == u64::from(queue_pair.beginnings()) {
             later
@@ -309,9 +310,9 @@ impl WindowChange {
 }
 
 impl Drop for WindowChange {
-    /// Updates the lease if the outcome of the bind or invalidate request was never recorded,
-    /// because the queue of the request was dropped. If the request may have been posted, the state
-    /// of the lease becomes unknown. Otherwise the lease returns to its state before the request.
+    /// Updates the lease if the queue of the bind or invalidate request was dropped before the
+    /// outcome of the request was recorded. If the request was possibly posted, the state of the
+    /// lease becomes unknown. Otherwise the lease returns to its state before the request.
     fn drop(&mut self) {
         if matches!(self.during.phase, Phase::Binding | Phase::Ending) {
             let mut after = self.before;
@@ -395,7 +396,7 @@ mod tests {
         assert_eq!(domain.context().leases().doubts(key), 0);
     }
 
-    /// Checks that the report of an invalidated window key may arrive at any protection domain of
+    /// Checks that the report of an invalidated window key can arrive at any protection domain of
     /// the window's context. The report ends the lease with this key. If the lease was revoked
     /// before, the first report is ignored.
     #[test]

@@ -90,9 +90,9 @@ fn a_message_ends_a_binding_whose_request_completes() {
 }
 
 /// Checks that a late report of an invalidated key does not end the next lease (memory that peers
-/// access) in the same slot. The slot must ignore the report, because the report belongs to the
-/// lease that has just ended. Another thread creates the next lease, because the device may assign
-/// the number of a freed window to any thread.
+/// access) in the same slot. The slot must ignore the report, because the report is for the lease
+/// that has just ended. Another thread creates the next lease, because the device can assign the
+/// number of a freed window to any thread.
 #[test]
 fn the_next_lease_sees_earlier_doubts() {
     loom::model(|| {

@@ -11,7 +11,7 @@ use super::lease_state::{Phase, State};
 /// The leases (memory that peers access through a window) of a context, indexed by window number:
 /// the upper 24 bits of a window's key, which never change.
 ///
-/// The table belongs to a context and not to a protection domain: a message that ends a lease may
+/// The table belongs to a context and not to a protection domain: a message that ends a lease can
 /// arrive at a shared receive queue of another protection domain.
 ///
 /// The table has three levels, one for each byte of a window number. A new lease allocates the
@@ -77,9 +77,9 @@ impl Leases {
         Some(&level.0[middle].get()?.0[low])
     }
 
-    /// Increments the number of reports for the key `key` that the table will ignore. A report is a
-    /// completion that names a key as invalidated by a peer. An ignored report belongs to a lease
-    /// that has ended, and could otherwise end a later lease with the same key. The number
+    /// Makes the table ignore one more report for the key `key`. A report is a completion that
+    /// names a key as invalidated by a peer. The ignored report belongs to a lease that has ended,
+    /// and could otherwise end a later lease with the same key. The number of reports to ignore
     /// decreases only when a report is ignored.
     #[cfg(test)]
     pub(super) fn doubt(&self, key: u32) {

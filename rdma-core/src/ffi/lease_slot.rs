@@ -16,9 +16,9 @@ use super::lease_state::{Phase, State};
 /// access through a memory window) whose window has this number.
 ///
 /// A message of a peer can invalidate the window's key, which ends the lease. The completion that
-/// reports the invalidation may be processed late, when the next lease already has the same key.
-/// Such a late completion must not end the next lease. Therefore, if a lease ends while such a
-/// completion may still arrive, the slot will ignore one completion with the key. The slot counts
+/// reports the invalidation is sometimes processed late, when the next lease already has the same
+/// key. Such a late completion must not end the next lease. Therefore, if a lease ends while such a
+/// completion can still arrive, the slot will ignore one completion with the key. The slot counts
 /// the completions to ignore, and keeps the count when another lease uses the slot.
 #[derive(Default)]
 pub(super) struct Slot {
@@ -115,10 +115,10 @@ impl Slot {
         }
     }
 
-    /// Increments the number of completions that this slot will ignore for the window key with the
-    /// low byte `tag`. Called when a lease ends while a completion that reports the key as
-    /// invalidated may still arrive: the completion could end the next lease with the same key. All
-    /// keys of a slot differ only in the low byte.
+    /// Makes this slot ignore one more completion that reports the window key with the low byte
+    /// `tag` as invalidated. Called when a lease ends while such a completion can still arrive: the
+    /// completion could otherwise end the next lease with the same key. All keys of a slot differ
+    /// only in the low byte.
     pub(super) fn doubt(&self, tag: u8) {
         let doubts = self
             .doubts
@@ -129,10 +129,10 @@ impl Slot {
         let _ = doubts[usize::from(tag)].fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
     }
 
-    /// Returns whether a completion that reports an invalidated key with the low byte `tag` must be
-    /// ignored, because the completion belongs to a lease that has ended. If the result is `true`,
-    /// decrements the number of completions to ignore for this key. A number that has reached
-    /// [`u8::MAX`] never decreases.
+    /// Returns whether this slot must ignore a completion that reports the window key with the low
+    /// byte `tag` as invalidated. The slot must ignore a completion that belongs to a lease that
+    /// has ended. If the result is `true`, decrements the number of completions to ignore for this
+    /// key. A number that has reached [`u8::MAX`] never decreases.
     fn withdraw(&self, tag: u8) -> bool {
         let Some(doubts) = self.doubts.get() else {
             return false;

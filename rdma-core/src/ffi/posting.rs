@@ -24,8 +24,9 @@ struct NewerQpEx {
 impl QueuePairHandle {
     /// Posts one send request to the device. Returns an error only if the driver reports the
     /// request as refused. If the driver reports an error without a refused request, logs the error
-    /// and returns success, because the request may be in the queue. Soft-RoCE of Linux, for
-    /// example, queues a request before it notifies the kernel, and the notification may fail.
+    /// and returns success, because the request is possibly in the queue. Soft-RoCE of Linux, for
+    /// example, first queues a request and then notifies the kernel; the error can come from the
+    /// notification.
     ///
     /// # Safety
     ///
@@ -64,7 +65,7 @@ impl QueuePairHandle {
 
     /// Posts a list of send requests in one call. On failure returns the error and the first
     /// request that was not posted; the requests before that one were posted. If the returned
-    /// pointer is not in the list, any request of the list may have been posted.
+    /// pointer is not in the list, it is unknown which requests of the list were posted.
     ///
     /// # Safety
     ///
@@ -146,8 +147,8 @@ impl QueuePairHandle {
         Err((self.post_error("ibv_post_recv", errno), bad))
     }
 
-    /// Returns whether the requests of a list may be in the queue although `ibv_wr_complete` has
-    /// returned `errno`. Returns `true` only for the driver of Linux's Soft-RoCE. That driver
+    /// Returns whether the requests of a list are possibly in the queue although `ibv_wr_complete`
+    /// has returned `errno`. Returns `true` only for the driver of Linux's Soft-RoCE. That driver
     /// refuses a list with `ENOSPC` if the queue is full. Any other positive number comes from the
     /// notification of the kernel, which follows after the requests were queued.
     #[cold]
@@ -176,7 +177,7 @@ unsafe impl Sync for FastPathQueuePair {}
 
 impl FastPathQueuePair {
     /// Posts one send request by `ibv_post_send`, and returns the error number, or 0 on success.
-    /// After an error also returns 0 if the request may be in the queue, as
+    /// Also returns 0 after an error that leaves the request possibly in the queue, as
     /// [`QueuePairHandle::post_send`] describes.
     ///
     /// # Safety
@@ -211,10 +212,12 @@ impl FastPathQueuePair {
 }
 
 /// The log message for a post call that has failed although the driver has not reported the request
-/// as refused. The memory of the request is kept, because the device may still use the memory.
+/// as refused. The memory of the request is kept, because the device is possibly still using the
+/// memory.
 const POSTED_DESPITE_ERROR: &str = "posting failed, but the driver refused no request";
 
-/// Logs the error number of a call that may have posted its request, and returns 0.
+/// Logs the error number of a failed post call that has possibly posted its request nevertheless,
+/// and returns 0 (success).
 #[cold]
 fn posted_despite(errno: i32) -> i32 {
     tracing::error!(errno = %positive(errno), "{POSTED_DESPITE_ERROR}");
@@ -255,8 +258,8 @@ unsafe fn bind(queue_pair: *mut sys::ibv_qp, wr: *const sys::ibv_send_wr) -> i32
     }
 }
 
-/// Returns whether a list of send requests must be posted by `ibv_post_send`, although the queue
-/// pair was created for the newer functions `ibv_wr_*`. Such a queue pair supports both
+/// Returns whether a list of send requests must be posted by `ibv_post_send` instead of the newer
+/// functions `ibv_wr_*`. The queue pair was created for `ibv_wr_*`, and supports both ways
 /// (ibv_wr_post(3)). Returns `true` if a request has several scatter/gather elements. Returns
 /// `false` if the list contains an opcode that only `ibv_wr_*` can post.
 ///

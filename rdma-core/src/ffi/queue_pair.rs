@@ -218,8 +218,8 @@ impl QueuePairHandle {
         self.signals_all
     }
 
-    /// Returns the shared receive queue from which this queue pair takes receives, or `None` if it
-    /// has its own receive queue.
+    /// Returns the shared receive queue from which this queue pair takes receives, or `None` if the
+    /// queue pair has its own receive queue.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn shared_receive_queue(&self) -> Option<&Arc<SharedReceiveQueueHandle>> {
         self.shared_receive_queue.as_ref()
@@ -300,7 +300,7 @@ impl QueuePairHandle {
     }
 
     /// Returns the restart count of the queue pair ([`Self::beginnings`]), or `None` while a move
-    /// to RESET or RTS is in progress. A request that is posted during the move may still fail in
+    /// to RESET or RTS is in progress. A request that is posted during the move can still fail in
     /// the previous state.
     pub(crate) fn settled_beginnings(&self) -> Option<u32> {
         // Read first: each move is counted as finished after it is counted as requested, so equal
@@ -356,8 +356,8 @@ impl QueuePairHandle {
         u32::try_from(answer).unwrap_or(0)
     }
 
-    /// Returns the enhanced connection establishment (ECE) options that the queue pair offers or,
-    /// after the negotiation, the options on which both sides have agreed.
+    /// Returns the enhanced connection establishment (ECE) options of the queue pair: the offered
+    /// options or, after the negotiation, the options on which both sides have agreed.
     pub(crate) fn query_ece(&self) -> Result<sys::ibv_ece> {
         let mut ece = sys::ibv_ece {
             vendor_id: 0,
@@ -429,7 +429,7 @@ impl QueuePairHandle {
     }
 
     /// Keeps `memory` until the queue pair is destroyed. The memory belongs to requests that were
-    /// in flight when their queue was dropped, so the device may still use the memory.
+    /// in flight when their queue was dropped. The device can use the memory until then.
     pub(super) fn abandon(&self, memory: Box<dyn Any + Send>) {
         self.abandoned.lock().push(memory);
     }
@@ -481,9 +481,9 @@ mod tests {
     use crate::memory::{AccessFlags, Buffer, WindowType};
     use crate::queue_pair::Outcome;
 
-    /// Checks that a request counts as failed if the queue pair was being restarted when the
-    /// request was checked, even if a later request succeeds. The request may have failed before
-    /// the restart.
+    /// Checks the outcome of a request that was prepared while its queue pair was being restarted.
+    /// The request must count as failed even if a later request succeeds, because the request can
+    /// have failed before the restart.
     #[test]
     fn a_later_success_proves_nothing_about_a_request_of_a_restart() {
         let context = Context::open("softroce0").unwrap();

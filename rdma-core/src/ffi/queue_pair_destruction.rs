@@ -10,8 +10,8 @@ use ibverbs_sys as sys;
 use super::completion_queue::CompletionQueueHandle;
 use super::context::positive;
 
-/// A queue pair that is no longer used and about to be destroyed, with the objects that must
-/// outlive it.
+/// A queue pair that is about to be destroyed, and the objects that must exist until then. The
+/// program no longer uses the queue pair.
 pub(super) struct QueuePairDestruction {
     pub(super) raw: NonNull<sys::ibv_qp>,
     /// Name of the queue pair in log messages.

@@ -27,10 +27,12 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a builder without completion queues, the errors of
-    /// [`Context::address`](crate::Context::address) for the choice of port and GID, and the errors
-    /// of the verbs that query the device and the queue pair. On failure the queue pair is
-    /// destroyed.
+    /// On failure the queue pair is destroyed.
+    ///
+    /// - [`Error::InvalidArgument`] for a builder without completion queues.
+    /// - The errors of [`Context::address`](crate::Context::address) for the choice of port and
+    ///   GID.
+    /// - The errors of the verbs that query the device and the queue pair.
     ///
     /// # Safety
     ///

@@ -17,7 +17,7 @@ use crate::error::Result;
 
 impl CompletionChannel {
     /// Takes ownership of a completion channel that other code created, for example a vendor's
-    /// extension, and makes it non-blocking.
+    /// extension, and makes the descriptor of the channel non-blocking.
     ///
     /// # Errors
     ///
@@ -71,8 +71,9 @@ impl CompletionQueue {
 }
 
 impl ExtendedCompletionQueue {
-    /// Takes ownership of an extended completion queue that other code created with these `fields`.
-    /// This function replaces the context value of the queue.
+    /// Takes ownership of an extended completion queue that other code created. `fields` are the
+    /// fields with which the queue was created. This function replaces the context value of the
+    /// queue.
     ///
     /// # Errors
     ///

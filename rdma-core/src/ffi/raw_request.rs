@@ -146,7 +146,7 @@ impl<'a> RawSendRequest<'a> {
         Self::new(opcode::IBV_WR_RDMA_READ, elements).remote(remote)
     }
 
-    /// Creates an atomic request that replaces the peer's value with `desired` if it equals
+    /// Creates an atomic request that replaces the peer's value with `desired` if the value equals
     /// `expected`. The device writes the former value to `elements`.
     #[inline]
     pub fn compare_and_swap(

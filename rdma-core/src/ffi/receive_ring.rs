@@ -63,7 +63,8 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.ring.is_oldest(id)
     }
 
-    /// Removes the oldest receive in flight, which must exist, and returns its memory.
+    /// Removes the oldest receive in flight, and returns its memory. The caller must ensure that a
+    /// receive is in flight.
     #[inline]
     pub(crate) fn complete_oldest(&mut self) -> Option<T> {
         self.ring.take_oldest()

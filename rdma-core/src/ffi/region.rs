@@ -173,10 +173,10 @@ impl From<AccessFlags> for RegistrationParameters {
 impl RegistrationParameters {
     /// Replaces the flag [`AccessFlags::ZERO_BASED`] by an explicit address 0 for the first byte,
     /// because some devices ignore the flag. With the flag, requests count the bytes of the region
-    /// from 0. Returns an error if the flag is set and another address was chosen, or if the flag
-    /// is set and `start` is not at a page boundary: devices map whole pages. Returns `self` if the
-    /// flag is not set.
+    /// from 0. Returns `self` if the flag is not set.
     ///
+    /// Returns an error if the flag is set and another address was chosen. Also returns an error if
+    /// the flag is set and `start` is not at a page boundary, because devices map whole pages.
     /// `start` is the address of the memory, or its offset in the object that contains it.
     pub(super) fn explicit(self, start: u64) -> Result<Self> {
         if !self.access.contains(AccessFlags::ZERO_BASED) {
@@ -197,10 +197,10 @@ impl RegistrationParameters {
         })
     }
 
-    /// Returns the number that must be added to the address of a byte in this process to get the
-    /// address of the same byte in requests. The addition wraps around. The number is 0 unless the
-    /// registration has chosen an address for the first byte. `start` is the address of the region
-    /// in this process.
+    /// Returns the number that converts an address in this process to the address in requests: the
+    /// sum of both is the address that requests use for the same byte. The addition wraps around.
+    /// The number is 0 unless the registration has chosen an address for the first byte. `start` is
+    /// the address of the region in this process.
     fn shift(self, start: *const u8) -> u64 {
         let start = start as u64;
         self.first.unwrap_or(start).wrapping_sub(start)
@@ -303,8 +303,8 @@ impl RegionHandle {
         &self.memory
     }
 
-    /// Returns the address by which requests refer to the byte of the region that has the address
-    /// `address` in this process.
+    /// Returns the address by which requests refer to a byte of the region. `address` is the
+    /// address of the byte in this process.
     #[inline]
     pub(crate) fn request_address(&self, address: *const u8) -> u64 {
         (address as u64).wrapping_add(self.shift)
@@ -317,7 +317,8 @@ impl RegionHandle {
         self.shift == 0
     }
 
-    /// Deregisters the region, which ends the device's access. May be called again after a failure.
+    /// Deregisters the region, which ends the device's access. After a failure, the caller can call
+    /// this method again.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.raw.end()
     }

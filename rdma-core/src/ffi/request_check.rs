@@ -8,8 +8,8 @@ use crate::queue_pair::{Description, Operation, SendFlags, Target, Transport};
 /// Number of bytes that an atomic operation reads and writes.
 pub(super) const ATOMIC: u64 = size_of::<u64>() as u64;
 
-/// Returns an error if the request contains a mistake that drivers may not detect, for example a
-/// missing destination or an atomic of a wrong length.
+/// Returns an error if the request contains a mistake that some drivers do not detect, for example
+/// a missing destination or an atomic of a wrong length.
 #[inline]
 pub(super) fn check(
     list: &ElementList,

@@ -173,9 +173,9 @@ impl<T: Send + 'static> Ring<T> {
         self.order.advance_tail();
     }
 
-    /// Records that the next request was posted to the device, and that it needs neither memory nor
-    /// other objects until it completes, for example because its data was copied. Stores nothing in
-    /// the ring; only advances the number of the next request.
+    /// Records that the next request was posted to the device, and stores neither memory nor other
+    /// objects for the request. Only advances the number of the next request. Used if the request
+    /// needs no memory until it completes, for example because its data was copied.
     ///
     /// [`Self::is_ready`] must return `true`, so that the request's slot contains no memory of an
     /// earlier request.
@@ -186,8 +186,8 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     /// Records that the next request was posted, and stores its memory and the objects that the
-    /// request keeps alive. Drops the content that a leaked batch (never dropped) may have left in
-    /// the slot of the request.
+    /// request keeps alive. If a batch was leaked (never dropped), the slot of the request can
+    /// contain an unposted request of the batch; this content is dropped.
     #[inline]
     pub(super) fn keep(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.order.tail());
@@ -214,11 +214,11 @@ impl<T: Send + 'static> Ring<T> {
         number.map_or(0, |number| number - self.order.head() + 1)
     }
 
-    /// Removes the oldest request in flight, which must exist, and returns its memory. Called for a
-    /// completion of this request or of a later request, because unsignaled requests have no
-    /// completion of their own. `left` is the number of requests from the removed request to the
-    /// request with the completion; 0 means the removed request itself. `outcome` is the outcome in
-    /// the completion.
+    /// Removes the oldest request in flight, and returns its memory. The caller must ensure that a
+    /// request is in flight. Called for a completion of this request or of a later request, because
+    /// unsignaled requests have no completion of their own. `left` is the number of requests from
+    /// the removed request to the request with the completion; 0 means the removed request itself.
+    /// `outcome` is the outcome in the completion.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -226,8 +226,9 @@ impl<T: Send + 'static> Ring<T> {
         self.take_slot(slot, outcome, left)
     }
 
-    /// Removes the oldest request in flight, which must exist, and returns its memory, or `None` if
-    /// the request had no memory. The request must use no other object, such as an address handle.
+    /// Removes the oldest request in flight, and returns its memory, or `None` if the request had
+    /// no memory. The caller must ensure that a request is in flight. The request must use no other
+    /// object, such as an address handle.
     #[inline]
     pub(super) fn take_oldest(&mut self) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -237,7 +238,7 @@ impl<T: Send + 'static> Ring<T> {
         unsafe { self.slots.get_unchecked_mut(slot) }.memory.take()
     }
 
-    /// Removes the request with the id `id` alone, and returns its memory. Returns `None` if no
+    /// Removes only the request with the id `id`, and returns its memory. Returns `None` if no
     /// request of this queue with this id is in flight.
     pub(super) fn take(&mut self, id: u64) -> Option<T> {
         if self.is_oldest(id) {

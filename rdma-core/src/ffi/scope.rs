@@ -79,8 +79,8 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Aborts the process with a message. Called if a borrow would otherwise end while the device may
-/// still use the memory.
+/// Aborts the process with a message. Called if a borrow of memory would otherwise end while the
+/// device can still access the memory.
 #[cold]
 pub(super) fn abort(reason: &str) -> ! {
     tracing::error!(reason, "aborting: the device may still use borrowed memory");

@@ -19,9 +19,9 @@ const MAX_FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 impl ScopeRequests {
     /// Polls the completion queue with the index `way` once for the completion of the request
-    /// `ticket`. Returns the completion and frees the request's slot if the request has succeeded
-    /// and no other completion is pending, the usual case. Otherwise returns `None`, and the caller
-    /// must call [`Self::wait`].
+    /// `ticket`. Usually the request has succeeded, and no other completion is pending: this
+    /// function then frees the request's slot, and returns the completion. In all other cases
+    /// returns `None`, and the caller must call [`Self::wait`].
     #[inline(always)]
     pub(crate) fn poll_once(&self, way: usize, ticket: Ticket<'_>) -> Option<WorkCompletion> {
         if !ticket.is_simply_in_flight() {
@@ -48,8 +48,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Processes the completions of this scope's requests. Delivers any other completion to the
-    /// thread that waits for it, or puts it back into `queue`.
+    /// Processes the completions of this scope's requests. Every other completion is delivered to
+    /// the thread that waits for the completion, or put back into `queue` if no thread waits.
     #[inline(never)]
     fn sort(&self, queue: &CompletionQueueHandle, completions: &[WorkCompletion]) {
         for completion in completions {
@@ -111,7 +111,8 @@ impl ScopeRequests {
     }
 
     /// Records that the program has dropped the handle of the request `ticket`. If the request
-    /// fails, the end of the scope reports the failure, because no handle can.
+    /// fails, the end of the scope must report the failure, because the program has no handle to
+    /// ask.
     #[inline(never)]
     pub(crate) fn drop_handle(&self, ticket: Ticket<'_>) {
         match self.slots.get(ticket.id()) {
@@ -124,9 +125,9 @@ impl ScopeRequests {
         }
     }
 
-    /// Records the failure of a request whose handle the program has dropped or leaked, so that the
-    /// end of the [`Scope`](crate::Scope) can return the failure. Does nothing if the request has
-    /// succeeded, or if an earlier failure was recorded.
+    /// Records the failure of a request, so that the end of the [`Scope`](crate::Scope) can return
+    /// the failure. Called for a request whose handle the program has dropped or leaked. Does
+    /// nothing if the request has succeeded, or if an earlier failure was recorded.
     fn record_failure(&self, completion: &WorkCompletion) {
         if let Err(error) = completion.result() {
             let first = self.failure.take().unwrap_or(Error::Work(error));

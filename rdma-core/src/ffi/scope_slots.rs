@@ -56,8 +56,8 @@ pub(super) struct ScopeSlots {
     inbox: Arc<Inbox<CompletionRecord>>,
 }
 
-/// The part of a slot that is needed only in unusual states: the request has completed, its handle
-/// was dropped, or it keeps objects alive.
+/// The part of a slot that is needed only in unusual states: the request has completed, the handle
+/// of the request was dropped, or the request keeps objects alive.
 struct Details {
     /// State of the request. Valid only while the word of the slot is [`OTHER`].
     state: Cell<SlotState>,
@@ -171,8 +171,8 @@ impl ScopeSlots {
         None
     }
 
-    /// Records that the next request, whose id and slot `ticket` contains, was posted and is in
-    /// flight. The slot must be free, and the request must not keep any object alive.
+    /// Records that the next request was posted and is in flight. `ticket` contains the id and the
+    /// slot of the request. The slot must be free, and the request must not keep any object alive.
     #[inline]
     pub(super) fn launch(&self, ticket: Ticket<'_>) {
         let id = ticket.id;
@@ -189,8 +189,9 @@ impl ScopeSlots {
         self.next.set(self.inbox.next_block());
     }
 
-    /// Records that the next request, whose id and slot `ticket` contains, was posted and is in
-    /// flight. Stores the objects that the request keeps alive. The slot must be free.
+    /// Records that the next request was posted and is in flight, and stores the objects that the
+    /// request keeps alive. `ticket` contains the id and the slot of the request. The slot must be
+    /// free.
     pub(super) fn launch_with(&self, ticket: Ticket<'_>, keep: KeepAlive) {
         let id = ticket.id;
         self.launch(ticket);

@@ -42,7 +42,7 @@ impl<T: Send + 'static> fmt::Debug for SendRing<T> {
 /// At least one of the requests that fill the send queue must be signaled; otherwise no completion
 /// would ever make room. Several queues of this crate can post to the same queue pair, and share
 /// the capacity of its send queue equally. A queue that is created later makes its first request
-/// signaled, because the other queues may already have left only one free place in the send queue.
+/// signaled, because the other queues have perhaps left only one free place in the send queue.
 struct Signals {
     /// Number of unsignaled requests since the last signaled one.
     run: u32,
@@ -74,9 +74,10 @@ impl Signals {
         self.limit = (capacity as u32 / queues.max(1)).saturating_sub(1);
     }
 
-    /// Returns whether a request may be unsignaled, although the `run` requests before it are
-    /// unsignaled, too. Returns `false` if `run` has reached the limit. Also returns `false` if the
-    /// limit is outdated, because the number of queues that share the send queue has changed.
+    /// Returns whether the next request may be unsignaled. `run` is the number of consecutive
+    /// unsignaled requests directly before the next request. Returns `false` if `run` has reached
+    /// the limit. Also returns `false` if the limit is outdated, because the number of queues that
+    /// share the send queue has changed.
     #[inline]
     fn may_wait(&self, run: u32, queue_pair: &QueuePairHandle) -> bool {
         run < self.limit && self.queues == queue_pair.send_queues()
@@ -142,10 +143,11 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.completed(id)
     }
 
-    /// Removes the oldest request in flight, which must exist. Returns its memory, or `None` for an
-    /// inline request. Called for a completion of this request or of a later request. `left` is the
-    /// number of requests from the removed request to the request with the completion; 0 means the
-    /// removed request itself. `outcome` is the outcome in the completion.
+    /// Removes the oldest request in flight. Returns its memory, or `None` for an inline request.
+    /// The caller must ensure that a request is in flight. Called for a completion of this request
+    /// or of a later request. `left` is the number of requests from the removed request to the
+    /// request with the completion; 0 means the removed request itself. `outcome` is the outcome in
+    /// the completion.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)
@@ -342,9 +344,10 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Returns whether a request may be unsignaled, although the `run` requests before it are
-    /// unsignaled, too. Returns `false` if `run` has reached the limit. Also returns `false` if the
-    /// limit is outdated, because the number of queues that share the send queue has changed.
+    /// Returns whether the next request may be unsignaled. `run` is the number of consecutive
+    /// unsignaled requests directly before the next request. Returns `false` if `run` has reached
+    /// the limit. Also returns `false` if the limit is outdated, because the number of queues that
+    /// share the send queue has changed.
     #[inline]
     pub(super) fn may_wait(&self, run: u32) -> bool {
         self.signals.may_wait(run, self.ring.queue_pair())
@@ -357,8 +360,9 @@ impl<T: Send + 'static> SendRing<T> {
         self.room.open(self.ring.capacity(), self.limits.elements());
     }
 
-    /// Returns the limits that a request must meet, for example on its number of memory ranges, so
-    /// that few, inlined checks suffice to post it.
+    /// Returns the limits of the fast path (posting with few, inlined checks), for example the
+    /// maximum number of memory ranges. A request that exceeds a limit must be posted with all
+    /// checks.
     #[inline]
     pub(super) fn limits(&self) -> Limits {
         self.limits

@@ -83,10 +83,10 @@ impl Shared {
     /// Returns the bytes of the memory for reading; `None` while a write claim (a right to write to
     /// the memory) exists.
     ///
-    /// Only a shared buffer, which holds a reference that belongs to no claim, may call this method
-    /// and the methods below. A shared buffer creates write claims through `&mut self`, so no write
-    /// claim can begin while the bytes are borrowed. Only read-only memory may have several shared
-    /// buffers, and these never create write claims.
+    /// The caller of this method and of the methods below must be a shared buffer, whose reference
+    /// to the memory belongs to no claim. A shared buffer creates write claims through `&mut self`,
+    /// so no write claim can begin while the bytes are borrowed. Only read-only memory may have
+    /// several shared buffers, and these never create write claims.
     #[inline]
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         if self.claims.load(Ordering::Acquire) == WRITER {

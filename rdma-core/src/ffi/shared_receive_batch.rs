@@ -12,8 +12,8 @@ use super::slot_table::Reserved;
 use crate::error::{Error, Result};
 use crate::memory::Scatter;
 
-/// A batch of receives for a shared receive queue, which one thread builds and posts in one call.
-/// The batch has its own storage for the C structs of its receives.
+/// A batch of receives for a shared receive queue. One thread builds the batch, and posts all
+/// receives in one call. The batch has its own storage for the C structs of its receives.
 pub(crate) struct SharedReceiveStaging<'a, T: Send + 'static> {
     slots: &'a SharedReceiveSlots<T>,
     room: BatchStorage<sys::ibv_recv_wr>,

@@ -143,7 +143,7 @@ impl SharedReceiveQueueHandle {
         self.elements
     }
 
-    /// Keeps `memory`, which the device may still use, until the queue is destroyed.
+    /// Keeps `memory` until the queue is destroyed. The device can use the memory until then.
     pub(super) fn abandon(&self, memory: Box<dyn Any + Send>) {
         self.abandoned.lock().push(memory);
     }
@@ -284,8 +284,8 @@ impl Drop for SharedReceiveQueueHandle {
     }
 }
 
-/// A shared receive queue that is no longer used and about to be destroyed, with the objects that
-/// must outlive it.
+/// A shared receive queue that is about to be destroyed, and the objects that must exist until
+/// then. The program no longer uses the queue.
 struct Destruction {
     raw: NonNull<sys::ibv_srq>,
     /// Name of the queue in log messages.

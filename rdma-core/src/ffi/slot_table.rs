@@ -15,7 +15,7 @@ const INDEX_BITS: u32 = 16;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
 /// Number of requests that can use a slot before the slot needs a new block of 2^24 consecutive
-/// ids. The slot gives its requests only those ids of a block whose low bits are its own index.
+/// ids. In a block, a slot uses only the ids whose low bits equal the index of the slot.
 const USES_OF_BLOCK: u64 = 1 << (BLOCK_BITS - INDEX_BITS);
 
 /// The state of a slot that no request uses. The low bits of a slot's atomic word contain the state
@@ -172,9 +172,9 @@ impl<T> SlotTable<T> {
         slot.word.store(reserved.word(IN_FLIGHT), Ordering::Release);
     }
 
-    /// Takes the memory of the request with the id `id`, and returns it with the index of its slot.
-    /// The slot stays in use until [`Self::release`]. Returns `None` if no request with this id is
-    /// in flight.
+    /// Takes the memory of the request with the id `id`, and returns the memory and the index of
+    /// the request's slot. The slot stays in use until [`Self::release`]. Returns `None` if no
+    /// request with this id is in flight.
     #[inline]
     pub(super) fn complete(&self, id: u64) -> Option<(u32, T)> {
         self.take(id, DONE)

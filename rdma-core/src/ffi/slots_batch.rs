@@ -197,8 +197,8 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         Ok(())
     }
 
-    /// Makes the last request of the batch signaled, so that its completion completes the
-    /// unsignaled requests before it.
+    /// Makes the last request of the batch signaled. The completion of this request then also
+    /// completes the unsignaled requests before it.
     #[inline]
     fn signal_last(&mut self) {
         let Some(last) = self.staged.last_mut().filter(|last| !last.is_signaled) else {

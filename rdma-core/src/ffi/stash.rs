@@ -23,9 +23,9 @@ const SLOW: u64 = 2;
 /// Flag of [`Stash::state`], set while at least one waiting thread has registered an [`Inbox`].
 /// Polled completions may then belong to that thread.
 const AWAITED: u64 = 4;
-/// Amount that [`Stash::sort`] adds to [`Stash::state`] for each thread that holds its guard. Such
-/// a thread polls the device at the same time as other threads, and passes on the completions of
-/// other threads' requests.
+/// The unit in which [`Stash::state`] counts the threads that hold a guard from [`Stash::sort`].
+/// Such a thread polls the device at the same time as other threads, and passes on the completions
+/// of other threads' requests.
 const SORTER: u64 = 1 << 3;
 const WAITER: u64 = 1 << 32;
 const SORTERS: u64 = WAITER - SORTER;
@@ -56,10 +56,10 @@ impl<T> Stash<T> {
     }
 
     /// Returns `true` if polling the device with `ibv_poll_cq` is not sufficient: other threads
-    /// have stored completions in this stash or may be about to do so, or the completion queue is
-    /// an extended queue.
+    /// have stored completions in this stash or are possibly about to do so, or the completion
+    /// queue is an extended queue.
     ///
-    /// Even if this function returns `false`, polled completions may belong to waiting threads: see
+    /// Even if this function returns `false`, polled completions can belong to waiting threads: see
     /// [`Self::is_awaited`].
     #[inline]
     pub(super) fn needs_slow_path(&self) -> bool {
@@ -69,8 +69,8 @@ impl<T> Stash<T> {
         self.state.load(Ordering::Relaxed) & !AWAITED != 0
     }
 
-    /// Returns whether this stash contains completions, or may contain completions soon because a
-    /// thread holds the guard from [`Self::open`].
+    /// Returns whether this stash contains completions, or whether a thread holds the guard from
+    /// [`Self::open`] and so can add completions soon.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.state.load(Ordering::Relaxed) & FILLED != 0
@@ -128,7 +128,7 @@ impl<T> Stash<T> {
     /// Permits this thread to poll the device at the same time as other threads, until the returned
     /// guard is dropped. The thread must add completions of other threads' requests to this store.
     ///
-    /// Returns `None` if this store may already contain completions, or if another thread waits in
+    /// Returns `None` if this store possibly contains completions, or if another thread waits in
     /// [`Self::open_sorted`]. The caller must then lock the store by [`Self::open`] instead.
     pub(super) fn sort(&self) -> Option<Sorting<'_>> {
         let before = self.state.fetch_add(SORTER, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl<T> Stash<T> {
     }
 
     /// Waits until no thread holds a guard from [`Self::sort`], and then locks the stored
-    /// completions. A thread with such a guard may still add completions. While the calling thread
+    /// completions. A thread with such a guard can still add completions. While the calling thread
     /// waits, [`Self::sort`] returns `None`, so the wait ends soon.
     pub(super) fn open_sorted(&self) -> OpenStash<'_, T> {
         /// Number of busy-wait iterations before the thread yields the processor. Most waits end
@@ -293,8 +293,8 @@ mod tests {
     }
 
     /// Checks that a thread finds its completion even if other threads poll it first and store it
-    /// in the [`Stash`]. The thread polls as the crate does: the stash if it may contain
-    /// completions, then the device, then the stash again.
+    /// in the [`Stash`]. The thread polls as the crate does: first the stash if completions are
+    /// possibly there, then the device, then the stash again.
     #[test]
     fn a_thread_finds_a_completion_that_another_has_polled() {
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 2000 };

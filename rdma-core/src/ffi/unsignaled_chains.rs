@@ -32,7 +32,7 @@ struct ChainEnds {
 impl UnsignaledChains {
     /// Creates an empty list of posted unsignaled requests. `is_alone` states that no other queue
     /// posts to the queue pair. If `is_alone` is `false`, the first request becomes signaled,
-    /// because requests of other queues may have filled the send queue almost completely.
+    /// because requests of other queues have perhaps filled the send queue almost completely.
     pub(super) fn new(is_alone: bool) -> Self {
         let run = if is_alone { 0 } else { u32::MAX };
         Self {
@@ -97,8 +97,8 @@ impl UnsignaledChains {
     /// Adds a chain of posted unsignaled requests, so that a later signaled request completes the
     /// chain. `id` is the id of the last request of the chain. Called if the request that had taken
     /// over the chain was not posted, or if only unsignaled requests at the beginning of a batch
-    /// were posted. Makes the next request signaled, because the chain may already have the maximum
-    /// length.
+    /// were posted. Makes the next request signaled, because the chain has perhaps reached the
+    /// maximum length.
     #[cold]
     pub(super) fn leave(&self, id: u64) {
         let mut chains = self.chains.lock();

@@ -11,7 +11,8 @@ use syn::{Block, File, ImplItem, Item, ItemTrait, LitInt, PathSegment, parse_quo
 use crate::model::Service;
 use crate::options::ServiceOptions;
 
-/// Returns the text of the code block that begins with `first` on the book's page about rdma-rpc.
+/// Returns the text of the code block that begins with `first`. Reads the block from the page about
+/// rdma-rpc of the book, the documentation in `docs/src`.
 fn block(first: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/rpc.md");
     let page = std::fs::read_to_string(page).expect("the book is in the repository");
@@ -21,7 +22,8 @@ fn block(first: &str) -> String {
     block.split("```").next().unwrap_or_default().to_owned()
 }
 
-/// Visitor that removes module paths, documentation and type checks, as the book does.
+/// Syntax-tree visitor that shortens generated code to the form that the book shows: without module
+/// paths, documentation and type checks.
 struct PathShortener;
 
 impl VisitMut for PathShortener {
@@ -58,9 +60,10 @@ impl VisitMut for PathShortener {
     }
 }
 
-/// Splits code into its items, which the test compares. Returns each item as two texts: the head of
-/// its `impl` block, or an empty text outside of a block, and the item itself. Removes the bodies
-/// of the functions in `omitted`, which the book shows as `{ .. }`.
+/// Splits `file` into its items, so that a test can compare them. Returns two texts for each item:
+/// the head of the `impl` block that contains the item (empty outside of such a block), and the
+/// item itself. Removes the bodies of the functions in `omitted`, because the book shows these
+/// bodies as `{ .. }`.
 fn parts(mut file: File, omitted: &[String]) -> Vec<(String, String)> {
     PathShortener.visit_file_mut(&mut file);
     let mut parts = Vec::new();

@@ -57,14 +57,14 @@ fn declaration(Argument { name, ty }: &Argument) -> TokenStream {
     quote!(#name: #ty)
 }
 
-/// Returns the name of the constant that contains the `MethodInfo` (number, name and properties) of
-/// a method: its name in upper case.
+/// Returns the method's name in upper case. This is the name of the generated constant that
+/// contains the `MethodInfo` (number, name and properties) of the method.
 fn constant(method: &Method) -> syn::Ident {
     format_ident!("{}", method.name.unraw().to_string().to_uppercase())
 }
 
-/// Returns an identifier for a variable of the generated code. An argument with the same name does
-/// not shadow the variable.
+/// Returns the identifier `name` for a variable of the generated code. A method argument with the
+/// same name is a different variable.
 fn variable(name: &str) -> syn::Ident {
     syn::Ident::new(name, Span::mixed_site())
 }
@@ -85,9 +85,9 @@ fn request_type(method: &Method) -> TokenStream {
     }
 }
 
-/// Generates the argument names in the form of [`request_type`]: a single name or a tuple. The
-/// generated client creates a request with these tokens as an expression. The generated server
-/// decomposes the request with these tokens as a pattern.
+/// Generates the names of a method's arguments: a single name or a tuple, as in [`request_type`].
+/// The generated client uses these tokens as an expression that creates the request. The generated
+/// server uses the tokens as a pattern that decomposes the request.
 fn request(method: &Method) -> TokenStream {
     let names = method.values.iter().map(|value| &value.name);
     match &method.values[..] {
@@ -96,9 +96,9 @@ fn request(method: &Method) -> TokenStream {
     }
 }
 
-/// Generates the type that names the codecs of a method's request, response and error. The tokens
-/// have the position of the first argument, at which the compiler then reports a missing
-/// implementation.
+/// Generates the type that selects the codecs of a method's request, response and error. The tokens
+/// have the source position of the method's first argument. If a codec does not support a type, the
+/// compiler reports the error at this position.
 fn codecs(service: &Service, method: &Method) -> TokenStream {
     let codec = &service.codec;
     let place = method

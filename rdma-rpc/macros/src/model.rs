@@ -15,8 +15,8 @@ use crate::options::{MethodOptions, ServiceOptions};
 /// these names.
 const RESERVED: [&str; 5] = ["new", "connect", "client", "with_deadline", "with_metadata"];
 
-/// A trait with the attribute `service`, after all checks, from which the client and the server are
-/// generated.
+/// Trait with the attribute `service`, after all checks. The macro generates the client and the
+/// server from this value.
 pub(crate) struct Service {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) visibility: Visibility,
@@ -235,8 +235,8 @@ impl Method {
         full_name(service, &self.name)
     }
 
-    /// Stores an argument as the context, as a stream, or as a value of the request, depending on
-    /// its type.
+    /// Adds an argument to this method. The type of the argument determines the role: the context
+    /// of the call, a stream, or a value of the request.
     fn add(&mut self, argument: FnArg) -> Result<()> {
         let FnArg::Typed(argument) = argument else {
             return Err(Error::new(argument.span(), "`self` is the first argument"));

@@ -13,8 +13,8 @@ use crate::error::BulkError;
 use crate::wire::{Header, LeaseId};
 
 /// Permission of this end to read or write the memory of one [`Bulk`] that the peer lends. All
-/// clones of the bulk share the permission. After its end, [`Self::begin_piece`] fails, so that the
-/// transfers of the bulk stop.
+/// clones of the bulk share the permission. After the permission has ended, [`Self::begin_piece`]
+/// fails, so that transfers of the bulk stop.
 pub(super) struct Access {
     core: Arc<Core>,
     lease: LeaseId,
@@ -26,8 +26,8 @@ pub(super) struct Access {
     idle: Notify,
 }
 
-/// The changing part of an [`Access`], this end's permission to use memory that the peer lends: the
-/// number of pieces of the memory that are being transferred, and whether the permission has ended.
+/// State of an [`Access`], the permission to use memory that the peer lends. Contains the number of
+/// pieces of the memory that are being transferred, and whether the permission has ended.
 #[derive(Debug, Default)]
 struct State {
     /// Number of pieces of the memory, of at most 64 KiB each, that are being transferred.
@@ -48,9 +48,9 @@ impl Access {
         self.lease
     }
 
-    /// Registers the transfer of a piece of the peer's memory, which ends when the returned guard
-    /// is dropped. Fails if the permission to access the memory has ended, because its call has
-    /// ended or the peer has requested the memory back.
+    /// Counts a piece (at most 64 KiB) of the peer's memory as being transferred, until the
+    /// returned guard is dropped. Fails if the permission to access the memory has ended. The
+    /// permission ends when its call ends, or when the peer requests the memory back.
     pub(super) fn begin_piece(self: &Arc<Self>) -> Result<PieceInFlight, BulkError> {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -60,16 +60,16 @@ impl Access {
         Ok(PieceInFlight(Arc::clone(self)))
     }
 
-    /// Ends the permission to access the memory that the peer lends for a call, because the call
-    /// has ended for this end of the connection. Transfers of this memory then fail before their
-    /// next piece.
+    /// Ends the permission to access memory that the peer lends for a call. Called when the call
+    /// has ended at this end of the connection. Afterwards, each transfer of the memory fails
+    /// before its next piece.
     fn close(&self) {
         self.state.lock().is_closed = true;
     }
 
-    /// Ends the permission to access the peer's memory, because the peer, which owns the memory,
-    /// requests this. Confirms the end to the peer with a release frame as soon as no piece of the
-    /// memory is being transferred.
+    /// Ends the permission to access the peer's memory. Called when the peer, which owns the
+    /// memory, requests this. Sends the peer a release frame, which confirms the end, as soon as no
+    /// piece of the memory is being transferred.
     pub(super) fn revoke(&self) {
         let is_idle = {
             let mut state = self.state.lock();
@@ -101,7 +101,7 @@ impl Access {
         }
     }
 
-    /// Returns whether no bytes of the memory that the peer lends are being transferred.
+    /// Returns `true` if no piece of the memory that the peer lends is being transferred.
     fn is_idle(&self) -> bool {
         self.state.lock().in_flight == 0
     }
@@ -146,13 +146,14 @@ impl Accesses {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Ends all permissions to access memory that the peer lends for a call, because the call ends.
-    /// Transfers of this memory then fail before they transfer more bytes.
+    /// Ends all permissions to access memory that the peer lends for a call. Called when the call
+    /// ends. Afterwards, transfers of this memory fail before they transfer more bytes.
     pub(crate) fn close(&self) {
         self.all().iter().for_each(|access| access.close());
     }
 
-    /// Returns whether no bytes of the memory that the peer lends for a call are being transferred.
+    /// Returns `true` if no piece of the memory that the peer lends for a call is being
+    /// transferred.
     pub(crate) fn is_idle(&self) -> bool {
         self.all().iter().all(|access| access.is_idle())
     }
@@ -173,12 +174,12 @@ impl fmt::Debug for Accesses {
     }
 }
 
-/// Decodes a received request or result with `decode`, and creates permissions to access the memory
-/// that the peer lends with it (its [`Bulk`]s). Returns the decoded value and the permissions.
+/// Decodes a received request or result with `decode`. Returns the decoded value, and permissions
+/// to access the memory of the value's [`Bulk`]s, which the peer lends.
 ///
-/// If `is_result` is set, the value is a result, and this end sends the peer a message when it no
-/// longer uses the memory. Permissions of a request end with the call; the peer then gets such a
-/// message only if it has requested the memory back.
+/// The permissions of a request end with the call. The peer gets a message about this end only if
+/// the peer has requested the memory back. If `is_result` is set, the value is a result: this end
+/// sends the peer a message when this end no longer uses the memory.
 pub(crate) fn decode<T>(
     core: &Arc<Core>,
     is_result: bool,
@@ -211,9 +212,9 @@ fn open_all(
     Ok(accesses)
 }
 
-/// Informs the peer that this end will not use the memory of `received`, the [`Bulk`]s of a result,
-/// because the result is invalid. Skips bulks for which a permission (an [`Access`]) was created
-/// before the error was found: dropping the permission informs the peer.
+/// Informs the peer that this end will not use the memory of the [`Bulk`]s in `received`. Called
+/// when the result that contains these bulks is invalid. Skips each bulk for which a permission (an
+/// [`Access`]) already exists: dropping the permission informs the peer.
 fn release_unopened(core: &Core, received: &[Bulk]) {
     for bulk in received {
         if let BulkKind::Peer(peer) = &*bulk.0
@@ -226,9 +227,10 @@ fn release_unopened(core: &Core, received: &[Bulk]) {
 }
 
 /// Returns the permission to access the peer's memory of `bulk`, a [`Bulk`] in a received request
-/// or result. `former` lists the permissions of the message's preceding bulks. If `bulk` is a clone
-/// of one of these bulks, returns the permission of that bulk. Otherwise creates a permission. The
-/// release of the memory is thus sent only after all clones were dropped.
+/// or result. `former` lists the permissions of the preceding bulks in the same message. If `bulk`
+/// is a clone of a preceding bulk, returns the permission of that bulk. Otherwise creates a
+/// permission. Clones share a permission, so that the memory is released only after all clones were
+/// dropped.
 fn open_access(
     core: &Arc<Core>,
     is_result: bool,

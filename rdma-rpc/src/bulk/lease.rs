@@ -68,8 +68,8 @@ impl fmt::Debug for LeaseState {
 }
 
 impl LeaseState {
-    /// Passes `len` bytes of the memory that is lent to the peer, beginning at the offset `at`, to
-    /// `place`. Returns the result of `place`, or `None` if the memory is no longer lent.
+    /// Calls `place` with `len` bytes of the memory that is lent to the peer, beginning at the
+    /// offset `at`. Returns the result of `place`, or `None` if the memory is no longer lent.
     ///
     /// Fails if the range exceeds the memory. Also fails on an RDMA connection, where the peer must
     /// read the memory by RDMA, not by messages.
@@ -89,9 +89,10 @@ impl LeaseState {
         }
     }
 
-    /// Writes `bytes` that the peer has sent to the memory that is lent to the peer, at the offset
-    /// `at`. Returns `false` if the memory is no longer lent. Fails if the range exceeds the
-    /// memory, or if the peer may not write to it by messages.
+    /// Copies `bytes`, which the peer has sent, to the offset `at` of the memory that is lent to
+    /// the peer. Returns `false`, and copies nothing, if the memory is no longer lent. Fails if the
+    /// range exceeds the memory, if the memory is read-only for the peer, or if the connection uses
+    /// RDMA.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<bool, Violation> {
         match &mut *self.held.lock() {
             Some(LeasedMemory::Streamed(memory)) if self.is_writable => {
@@ -104,8 +105,8 @@ impl LeaseState {
         }
     }
 
-    /// Ends the wait of [`Self::released`]. Called when the peer has confirmed that it no longer
-    /// accesses the leased memory, and when the caller has cancelled the call whose result contains
+    /// Makes [`Self::released`] return. Called when the peer has confirmed that it no longer
+    /// accesses the leased memory, or when the caller has cancelled the call whose result contains
     /// the bulk.
     pub(super) fn set_released(&self) {
         self.is_released.store(true, Ordering::Release);
@@ -188,8 +189,8 @@ impl Lease {
         }
     }
 
-    /// Requests the lent memory back: the peer must stop accessing it, and confirm this. Does
-    /// nothing if the peer has already given the memory back.
+    /// Requests the lent memory back from the peer. The peer must then stop accessing the memory,
+    /// and confirm this. Does nothing if the peer has already given the memory back.
     fn revoke(&self) {
         if !self.state.is_released.load(Ordering::Acquire) {
             self.core.send_control(&Header::Revoke { lease: self.id });
@@ -197,7 +198,7 @@ impl Lease {
     }
 
     /// Waits until the peer has confirmed that it no longer accesses the lent memory. Also returns
-    /// when the connection has ended or at the time `latest`.
+    /// when the connection has ended, or at the time `latest`.
     async fn wait(&self, latest: Instant) {
         tokio::select! {
             () = self.state.released() => {}
@@ -213,9 +214,10 @@ impl Drop for Lease {
     }
 }
 
-/// Makes `memory` accessible to the peer. Over RDMA, the peer's device accesses the memory itself
-/// if it is registered, else a registered copy. Over other transports the memory is only stored,
-/// and messages transfer its bytes. Returns the memory with the error if this fails.
+/// Makes `memory` accessible to the peer. Over RDMA, the peer's device accesses registered memory
+/// directly; unregistered memory is first copied to registered memory. Over other transports, the
+/// memory is only stored, and messages transfer its bytes. On failure, returns `memory` with the
+/// error.
 fn make_accessible(
     core: &Core,
     memory: BulkMemory,
@@ -260,8 +262,8 @@ fn make_accessible(
     }
 }
 
-/// Ends the peer's access to `held`, the lent memory of `own`. If the peer could write to a
-/// registered copy of the memory, copies the bytes back. Returns the memory, or `None` if the
+/// Ends the peer's access to `held`, the lent memory of the bulk `own`. If the peer could write to
+/// a registered copy of the memory, copies the bytes back. Returns the memory, or `None` if the
 /// device could not end the access.
 fn end_access(held: LeasedMemory, own: &OwnBulk) -> Option<BulkMemory> {
     match held {
@@ -304,21 +306,22 @@ impl CallLeases {
         tokens.collect()
     }
 
-    /// Returns whether no memory is lent with the request or result, because it contains no
-    /// [`Bulk`].
+    /// Returns `true` if the request or result contains no [`Bulk`], so that no memory is lent with
+    /// it.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes the memory that was lent for a call back immediately. The caller must know that the
-    /// peer has stopped accessing the memory, for example because the response has arrived.
+    /// Takes the memory that was lent for a call back immediately. The caller must ensure that the
+    /// peer has stopped accessing the memory. The arrival of the response, for example, is
+    /// sufficient.
     pub(crate) fn end(mut self) {
         self.0.clear();
     }
 
-    /// Takes back the memory that was lent for a call which ends without a response. The peer's
-    /// handler may still access the memory, so this function first requests the memory back, and
-    /// waits at most [`RELEASE_TIMEOUT`] until the peer confirms.
+    /// Takes back the memory that was lent for a call, when the call ends without a response. The
+    /// peer's handler is perhaps still accessing the memory. Therefore this function first requests
+    /// the memory back, and waits at most [`RELEASE_TIMEOUT`] until the peer confirms.
     pub(crate) async fn close(mut self) {
         let leases = std::mem::take(&mut self.0);
         close(leases).await;
@@ -345,14 +348,13 @@ async fn close(leases: Vec<Lease>) {
     }
 }
 
-/// Encodes a frame by `attempt`, and lends the memory of the [`Bulk`]s in the frame to the peer.
-/// `attempt` appends the encoded frame to the send queue, or returns the frame as a separate
-/// message. Returns the result of the last `attempt`, and the leases of the lent memory.
+/// Encodes a frame with `attempt`, and lends the memory of the [`Bulk`]s in the frame to the peer.
+/// `attempt` must encode the frame and append it to the send queue, or return the frame as a
+/// separate message. Returns the result of the last `attempt`, and the leases of the lent memory.
 ///
-/// The bulks are only known after encoding. Therefore `attempt` fails if it finds bulks that are
-/// not lent yet. This function then lends them and calls `attempt` again. Several repetitions may
-/// be needed, because an attempt can fail before all bulks were encoded. Fails if the frame
-/// contains more than `most` or [`MAX_BULKS`] bulks.
+/// An `attempt` fails if it finds bulks that are not lent yet. This function then lends these bulks
+/// and calls `attempt` again, several times if necessary. Fails if the frame contains more than
+/// `most` or [`MAX_BULKS`] bulks.
 pub(crate) fn append_with_bulks<T>(
     core: &Arc<Core>,
     most: usize,
@@ -381,9 +383,9 @@ pub(crate) fn append_with_bulks<T>(
     }
 }
 
-/// References to the leases of the memory that a server lends to a caller with a result. The caller
-/// normally ends these leases by dropping the bulks of the result. If the caller cancels the call
-/// instead, the server ends them with [`Self::release`].
+/// References to the leases of the [`Bulk`]s in one result, by which a server lends memory to the
+/// caller. Normally these leases end when the caller drops the bulks. If the caller cancels the
+/// call instead, the server ends the leases with [`Self::release`].
 #[derive(Debug)]
 pub(crate) struct ResultLeases(Vec<Weak<LeaseState>>);
 
@@ -396,9 +398,9 @@ impl ResultLeases {
     }
 }
 
-/// Spawns a task for each lease in `leased`, the leases of the memory in a result. The task ends
-/// its lease when the caller has dropped the [`Bulk`], when the connection ends, or after `limit`.
-/// Returns references by which the server can end the leases earlier.
+/// Spawns tasks that end the leases in `leased`, by which the caller can access memory in a result.
+/// A lease ends when the caller has dropped the [`Bulk`], when the connection ends, or after the
+/// time `limit`. Returns references by which the server can end the leases earlier.
 pub(crate) fn expire_results(mut leased: CallLeases, limit: Duration) -> ResultLeases {
     let states = leased.0.iter().map(|lease| Arc::downgrade(&lease.state));
     let results = ResultLeases(states.collect());
@@ -418,8 +420,8 @@ pub(crate) fn expire_results(mut leased: CallLeases, limit: Duration) -> ResultL
     results
 }
 
-/// Returns the number of [`Bulk`]s that further results of calls on this connection may contain.
-/// The results together can lend at most [`MAX_RESULTS`] bulks at a time.
+/// Returns the number of [`Bulk`]s that further results of this connection's calls can contain now.
+/// All results together can lend at most [`MAX_RESULTS`] bulks at the same time.
 pub(crate) fn results_left(core: &Core) -> usize {
     MAX_RESULTS.saturating_sub(core.bulks.results.load(Ordering::Relaxed))
 }

@@ -24,8 +24,8 @@ impl PieceMemory<'_> {
         }
     }
 
-    /// Returns the bytes of the piece for reading and writing. No operation of the device may be
-    /// using the memory.
+    /// Returns the bytes of the piece for reading and writing. The caller must ensure that no
+    /// operation of the device is using the memory.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Region(region) => region.as_mut_slice(),
@@ -34,17 +34,17 @@ impl PieceMemory<'_> {
     }
 }
 
-/// Local memory from or to which one contiguous range of the peer's memory is transferred. Divided
-/// into pieces, which are taken and put back in order.
+/// Local memory for the transfer of one contiguous range of the peer's memory. The transfer takes
+/// pieces of the local memory in order, and puts each piece back after transferring its bytes.
 pub(super) struct LocalPieces<'m> {
     memory: LocalMemory<'m>,
     /// Offset of the next piece in the bulk.
     at: usize,
 }
 
-/// Local memory of a transfer, from which pieces are taken. RDMA operations access the memory of
-/// the variant `Region` directly. The bytes of the variant `Heap` are copied from or to registered
-/// memory or a message.
+/// Storage of the local memory of a transfer. RDMA operations access the memory of the variant
+/// `Region` directly. The bytes of the variant `Heap` are copied from or to registered memory or a
+/// message.
 enum LocalMemory<'m> {
     /// Memory that is registered with `device`, the device of the connection.
     Region {
@@ -94,9 +94,9 @@ impl<'m> LocalPieces<'m> {
     }
 
     /// Takes the next piece, at most `len` bytes of local memory, for a transfer. Returns the
-    /// memory, and the offset in the bulk at which the piece is read or written. Some memory must
-    /// be left, see [`Self::is_empty`]. Fails, and takes nothing, if an earlier operation is still
-    /// using the memory.
+    /// memory, and the offset in the bulk at which the piece is read or written. The caller must
+    /// ensure that memory is left, see [`Self::is_empty`]. Fails, and takes nothing, if an earlier
+    /// operation is still using the memory.
     pub(super) fn take(&mut self, len: usize) -> Result<(PieceMemory<'m>, usize)> {
         let piece = match &mut self.memory {
             LocalMemory::Region { rest, .. } => {
@@ -128,9 +128,9 @@ impl<'m> LocalPieces<'m> {
         Ok((piece, at))
     }
 
-    /// Puts the memory of a piece back after the transfer of this piece. Pieces must be put back in
-    /// the order in which they were taken. After a failed operation, the device may still access
-    /// the memory. Such memory cannot be put back and is lost.
+    /// Puts the memory of a piece back after the transfer of this piece. The caller must put pieces
+    /// back in the order in which it has taken them. After a failed operation, the device is
+    /// perhaps still accessing the memory. Such memory is not put back, and is lost.
     pub(super) fn put_back(&mut self, piece: PieceMemory<'m>) {
         if let (LocalMemory::Region { joined, .. }, PieceMemory::Region(mut piece)) =
             (&mut self.memory, piece)
@@ -163,10 +163,9 @@ impl<'m> LocalPieces<'m> {
     }
 }
 
-/// Joins two adjacent regions of memory to one region. If only one of the regions is present,
-/// returns that region. Returns `None` if both are absent. Also returns `None` if the regions
-/// cannot be joined, because the device is still using one of them after a failed operation. The
-/// program then gets neither region back.
+/// Joins two adjacent regions of memory to one region. If one region is absent, returns the other
+/// region; if both are absent, returns `None`. Also returns `None` if the device is still using a
+/// region after a failed operation. Both regions are then lost for the program.
 fn join(front: Option<LocalMr>, back: Option<LocalMr>) -> Option<LocalMr> {
     match (front, back) {
         (Some(front), Some(back)) => match front.join(back) {

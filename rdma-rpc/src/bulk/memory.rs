@@ -33,8 +33,8 @@ impl BulkMemory {
     }
 
     /// Allocates `len` bytes of memory that `link` can transfer without a copy. If `is_stale` is
-    /// set, the memory may contain bytes of earlier transfers; otherwise it is zeroed. Stale memory
-    /// is cheaper, and suffices if the caller overwrites all bytes.
+    /// set, the memory can contain bytes of earlier transfers; otherwise all bytes are 0. Stale
+    /// memory is cheaper, and suffices if the caller overwrites all bytes.
     pub(super) fn allocate(link: &Link, len: usize, is_stale: bool) -> Result<Self, Error> {
         let Some(rdma) = link.rdma().filter(|_| len > 0) else {
             // The peer chooses the length of its bulk, so a failure must not abort the process. The

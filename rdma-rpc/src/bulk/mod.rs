@@ -209,14 +209,16 @@ impl Bulk {
         }
     }
 
-    /// Returns the memory from which this [`Bulk`] was created. Memory that was lent for an
-    /// argument is available again when the call has ended; memory that was lent for a result, when
-    /// the caller has dropped the bulk or the lease has expired.
+    /// Returns the memory from which this [`Bulk`] was created. If the bulk was an argument, the
+    /// memory is available after the call has ended. If the bulk was in a result, the memory is
+    /// available after the caller has dropped the bulk or the lease has expired.
     ///
     /// # Errors
     ///
-    /// Returns this bulk as the error if a call is lending the memory, if the memory was already
-    /// taken through another clone, or if the peer owns the memory.
+    /// Returns this bulk as the error in these cases:
+    /// * A call is lending the memory.
+    /// * Another clone has already returned the memory.
+    /// * The peer owns the memory.
     pub fn into_memory(self) -> Result<BulkMemory, Self> {
         if let BulkKind::Own(own) = &*self.0
             && let Some(memory) = own.take(MemoryState::Taken)
@@ -226,12 +228,12 @@ impl Bulk {
         Err(self)
     }
 
-    /// Reads a range of the memory that the peer lends into new local memory, which is allocated
+    /// Reads a range of the memory that the peer lends into new local memory. Allocates this memory
     /// when the transfer begins.
     ///
-    /// Limits the memory of the concurrent long reads (more than 1 MiB) of the connection to 64
-    /// MiB: a long read waits while the limit would be exceeded. A read of more than 32 MiB counts
-    /// as 32 MiB, so two reads of any length can run at the same time.
+    /// A read of more than 1 MiB waits while such reads of the connection would together need more
+    /// than 64 MiB of memory. A read of more than 32 MiB counts as 32 MiB, so two reads of any
+    /// length can run at the same time.
     ///
     /// # Errors
     ///
@@ -264,16 +266,18 @@ impl Bulk {
     }
 
     /// Reads ranges of the memory that the peer lends with this [`Bulk`]. Each part is an offset in
-    /// the peer's memory and local memory, which is filled with the bytes from that offset. Returns
-    /// the result, and all local memories in the same order. If the future is dropped, the transfer
-    /// stops soon: at most 128 KiB are still transferred.
+    /// the peer's memory, and local memory that is filled with the bytes from that offset. Returns
+    /// the result, and all local memories in the same order. If the future is dropped, at most 128
+    /// KiB are still transferred.
     ///
     /// # Errors
     ///
-    /// [`Error::Bulk`] if a range exceeds the bulk, if the lease has ended with its call, or if
-    /// this end is lending the bulk itself. The error that ended the connection. After an error,
-    /// some of the memory may have been filled. Memory that the device is still using after an
-    /// error is lost, and empty memory is returned in its place.
+    /// * [`Error::Bulk`] if a range exceeds the bulk, if the lease has ended with its call, or if
+    ///   this end owns the bulk and is lending it.
+    /// * The error that ended the connection.
+    ///
+    /// After an error, a part of the local memory can be filled. If the device is still using
+    /// memory after an error, this memory is lost, and empty memory is returned in its place.
     pub async fn read_into(
         &self,
         parts: impl IntoIterator<Item = (usize, BulkMemory)>,
@@ -292,16 +296,18 @@ impl Bulk {
         (outcome, memory.pop().unwrap_or_default())
     }
 
-    /// Writes local memory to the memory that the peer lends. Each part consists of the offset to
-    /// which the bytes are written, and the local memory with these bytes. Returns the result, and
+    /// Writes local memory to the memory that the peer lends. Each part is an offset in the peer's
+    /// memory, and the local memory whose bytes are written to that offset. Returns the result, and
     /// all local memory in the order of the parts.
     ///
-    /// If the future is dropped, the transfer stops soon: at most 128 KiB are still transferred.
+    /// If the future is dropped, at most 128 KiB are still transferred.
     ///
     /// # Errors
     ///
-    /// [`Error::Bulk`] if the bulk is not writable, and the errors of [`Self::read_into`]. After an
-    /// error, some ranges may have been written.
+    /// * [`Error::Bulk`] if the bulk is not writable.
+    /// * The errors of [`Self::read_into`].
+    ///
+    /// After an error, some ranges can already be written.
     pub async fn write_from(
         &self,
         parts: impl IntoIterator<Item = (usize, BulkMemory)>,
@@ -318,8 +324,8 @@ impl Bulk {
         }
     }
 
-    /// Returns [`BulkError::OutOfRange`] unless the `len` bytes at the offset `at` are within the
-    /// bulk.
+    /// Checks that the `len` bytes at the offset `at` are within the bulk. Fails with
+    /// [`BulkError::OutOfRange`] otherwise.
     fn check(&self, at: usize, len: usize) -> Result<()> {
         let end = at.checked_add(len).filter(|&end| end <= self.len());
         let outside = BulkError::OutOfRange {
@@ -364,8 +370,8 @@ fn memories(parts: Vec<(usize, BulkMemory)>) -> Vec<BulkMemory> {
 
 impl OwnBulk {
     /// Takes the memory out of the bulk, and sets the bulk's state to `state`. Returns `None`, and
-    /// leaves the state unchanged, if a call is lending the memory, or if the memory was already
-    /// taken or is lost.
+    /// changes nothing, if a call is lending the memory, if the memory was already taken, or if the
+    /// memory is lost.
     fn take(&self, state: MemoryState) -> Option<BulkMemory> {
         let mut memory = self.memory.lock();
         match std::mem::replace(&mut *memory, state) {

@@ -22,7 +22,7 @@ use crate::wire::Header;
 
 /// Maximum number of bytes of bulk memory that one operation or message transfers. Short, because
 /// calls on the connection wait for the end of the operation. Long enough that the fixed cost of an
-/// operation is negligible.
+/// operation is small in comparison.
 pub(super) const MAX_PIECE_LEN: usize = 64 << 10;
 
 /// Maximum number of bytes that one RDMA operation of a bulk transfer moves while messages of calls
@@ -30,19 +30,19 @@ pub(super) const MAX_PIECE_LEN: usize = 64 << 10;
 /// of the operation.
 const MAX_PIECE_LEN_BESIDE_CALLS: usize = 32 << 10;
 
-/// Number of bytes that a bulk transfer moves by short RDMA operations
-/// ([`MAX_PIECE_LEN_BESIDE_CALLS`]) after a message has arrived, because further messages are
-/// likely. If no further message arrives while these bytes are moved, the transfer uses long
-/// operations ([`MAX_PIECE_LEN`]) again.
+/// Number of bytes that a bulk transfer moves by short RDMA operations after a message has arrived.
+/// Further messages are then likely, and short operations ([`MAX_PIECE_LEN_BESIDE_CALLS`]) delay
+/// them less. If no message arrives while these bytes are moved, the transfer uses long operations
+/// ([`MAX_PIECE_LEN`]) again.
 const QUIET_LEN: usize = 256 << 10;
 
-/// Maximum number of pieces of a transfer that are in flight at the same time. With two, the next
-/// piece is requested while the first is on its way. With more, calls on the same connection would
-/// wait longer.
+/// Maximum number of pieces of one transfer that are in flight at the same time. With two, the next
+/// piece is requested while the first piece is on its way. With more than two, calls on the same
+/// connection would wait longer.
 pub(super) const MAX_PIECES_IN_FLIGHT: usize = 2;
 
-/// Number of bytes reserved for the headers of a message that contains one piece of a transfer. The
-/// headers of such a message are never longer.
+/// Number of bytes reserved for the headers of a message that contains one piece of a transfer.
+/// These headers have at most this length.
 const MAX_FRAME_OVERHEAD: usize = 64;
 
 /// Timeout for the peer's answer to a message that reads or writes a part of its memory. After the
@@ -50,8 +50,9 @@ const MAX_FRAME_OVERHEAD: usize = 64;
 /// disconnected.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Context for transferring the memory of one [`Bulk`](crate::Bulk) piece by piece: the permission
-/// to access the memory, its location, the direction, and the transport.
+/// Description of a transfer of the memory of one [`Bulk`](crate::Bulk), which moves the memory
+/// piece by piece. Contains the permission to access the memory, its location, the direction, and
+/// the transport.
 pub(super) struct PieceTransfer {
     pub(super) access: Arc<Access>,
     pub(super) token: Token,
@@ -198,9 +199,10 @@ impl PieceTransfer {
     }
 }
 
-/// State for computing the length of a transfer's next piece: the bytes that one operation or
-/// message moves. Over RDMA, pieces are short for a while after a message has arrived, because
-/// further calls may wait for the end of a piece. Otherwise, each piece has the maximum length.
+/// State that determines the length of the next piece of a bulk transfer. One operation or message
+/// transfers one piece. Short pieces delay calls on the connection less, and long pieces cost less
+/// per byte. Over RDMA, pieces are short for the next [`QUIET_LEN`] bytes after each received
+/// message, and long otherwise. Without RDMA, pieces are always long.
 pub(super) struct PieceLength<'c> {
     core: &'c Core,
     /// Maximum length of a piece in bytes.
@@ -215,8 +217,8 @@ pub(super) struct PieceLength<'c> {
 }
 
 impl PieceLength<'_> {
-    /// Returns the maximum length of the transfer's next piece in bytes. Assumes that the caller
-    /// transfers a piece of this length, and counts these bytes.
+    /// Returns the maximum length in bytes of the transfer's next piece, and counts these bytes as
+    /// transferred. The caller must call this function exactly once for each piece.
     pub(super) fn next(&mut self) -> usize {
         if !self.is_one_sided {
             return self.max;
@@ -235,8 +237,9 @@ impl PieceLength<'_> {
     }
 }
 
-/// Guard for an answer of the peer to a request of this transfer to read or write one part of the
-/// peer's memory. `tag` identifies the request. After the guard is dropped, the answer is ignored.
+/// Guard that exists while this transfer waits for the peer's answer to a request to read or write
+/// a part of the peer's memory. `tag` identifies the request. After the guard is dropped, the
+/// answer is ignored.
 struct ExpectedAnswer<'c> {
     core: &'c Core,
     tag: u32,

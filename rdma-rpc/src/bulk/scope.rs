@@ -36,8 +36,9 @@ impl<T: Default> Scope<T> {
         }
     }
 
-    /// Calls `change` with the list of the open scope. Returns its result, or `None` if no scope is
-    /// open.
+    /// Calls `change` with the list of [`Bulk`]s of the value that this thread is encoding or
+    /// decoding. Returns the result of `change`, or `None` if the thread is not encoding or
+    /// decoding a value.
     fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.is_open.get().then(|| {
             self.is_used.set(true);
@@ -45,15 +46,15 @@ impl<T: Default> Scope<T> {
         })
     }
 
-    /// Returns the list, and leaves an empty list.
+    /// Returns the list of [`Bulk`]s, and leaves an empty list.
     #[cold]
     fn take(&self) -> T {
         self.is_used.set(false);
         self.bulks.take()
     }
 
-    /// Restores the list `outer` of a scope in which the closed scope was opened, or leaves an
-    /// empty list.
+    /// Closes this scope. If the scope was opened within another scope, restores the list `outer`
+    /// of that scope. Otherwise, leaves an empty list.
     #[cold]
     fn restore(&self, outer: Option<Box<T>>) {
         self.is_open.set(outer.is_some());
@@ -64,16 +65,17 @@ impl<T: Default> Scope<T> {
 }
 
 /// Guard that exists while a thread encodes or decodes one value and lists its [`Bulk`]s in a
-/// [`Scope`]. Dropping the guard closes the list, even if a codec panics. A value may be encoded
-/// inside of another value: the drop then restores the list of the outer value.
+/// [`Scope`]. Dropping the guard closes the list, even if a codec panics. If the value is encoded
+/// inside of another value, the drop restores the list of the outer value.
 struct OpenScope<T: Default + 'static> {
     scope: &'static LocalKey<Scope<T>>,
     outer: Option<Box<T>>,
 }
 
 impl<T: Default> OpenScope<T> {
-    /// Starts to list the [`Bulk`]s of a value that this thread encodes or decodes. `scope` is the
-    /// thread's list for encoding or for decoding.
+    /// Begins a list of the [`Bulk`]s in the value that this thread is about to encode or decode.
+    /// `scope` is the thread's storage for the list: one storage for encoding, and another for
+    /// decoding.
     #[inline]
     fn new(scope: &'static LocalKey<Scope<T>>) -> Self {
         let outer = scope.with(|scope| {
@@ -192,7 +194,8 @@ pub(super) fn token_of(bulk: &Bulk) -> Result<Token, &'static str> {
 }
 
 /// Decodes a value with `decode`. Returns the result of `decode`, and clones of the [`Bulk`]s in
-/// the value. The bulks refer to memory of the peer, which this end may not access yet.
+/// the value. The bulks refer to memory of the peer. Before this end can access the memory, the
+/// caller must create permissions.
 pub(crate) fn decode_in_scope<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
     let scope = OpenScope::new(&DECODING);
     let decoded = decode();

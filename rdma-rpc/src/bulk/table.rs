@@ -17,32 +17,32 @@ use crate::outbox::{AppendError, Appended, MAX_BATCH_LEN, SendAt, send_long};
 use crate::payload::{Body, Message, Payload};
 use crate::wire::{BulkFrame, Header, LeaseId, Violation};
 
-/// Maximum number of pieces of lent memory that this end is sending at the peer's request. A
-/// request above this limit is a protocol violation. A correct peer has at most
-/// `MAX_TURNS * MAX_PIECES_IN_FLIGHT` requests outstanding. The factor 8 is a tolerance: this end
-/// may still count pieces that the peer has already received.
+/// Maximum number of pieces of lent memory that this end sends at the same time at the peer's
+/// request. A further request is a protocol violation. A correct peer has far fewer requests
+/// outstanding: at most `MAX_TURNS * MAX_PIECES_IN_FLIGHT`. The factor 8 is a tolerance, because
+/// this end sometimes still counts pieces that the peer has already received.
 const MAX_PIECES_BEING_SENT: usize = 8 * MAX_TURNS * MAX_PIECES_IN_FLIGHT;
 
-/// Number of transfers that a connection runs at the same time; other transfers wait. With two, a
-/// transfer can start while another waits for its last data.
+/// Maximum number of transfers of a connection that move bytes at the same time; further transfers
+/// wait. With two, a transfer can start while another transfer waits for its last data.
 const MAX_TURNS: usize = 2;
 
-/// Maximum total length, in bytes, of the new memory that the running long reads of a connection
-/// use; further long reads wait. A read counts with at most half of this number, even if its memory
-/// is longer. The limit of concurrent transfers does not suffice, because a long read keeps its
-/// memory while other transfers run.
+/// Maximum number of bytes of new memory that the running long reads of a connection use together;
+/// further long reads wait. A read counts as at most half of this number, even if its memory is
+/// longer. The limit of concurrent transfers does not suffice, because a long read keeps its memory
+/// while other transfers run.
 pub(super) const MAX_READ_MEMORY: usize = 64 << 20;
 
-/// Maximum number of unsent bytes of this end while the peer sends frames about bulk memory. A
-/// frame that needs an answer, at a higher number, is a protocol violation, because further answers
-/// would exhaust the memory. A correct peer never causes such a violation: a server stops handling
-/// messages at a far lower number of unsent bytes, and a server requests only few pieces at a time
-/// from its client.
+/// Limit, in bytes, of this end's unsent data at which the peer can still request answers about
+/// bulk memory. A request above the limit is a protocol violation, because further answers would
+/// exhaust the memory. A correct peer never causes the violation: a server stops handling messages
+/// at a far lower number of unsent bytes, and requests only few pieces at a time from its client.
 const MAX_UNSENT: usize = 4 << 20;
 
-/// Maximum number of [`Bulk`](crate::Bulk)s (parts of memory) that a server lends on one connection
-/// with results at a time. Limited because each bulk needs resources of the device. A further
-/// result is not sent, and its call fails with [`Error::BadResponse`](crate::Error::BadResponse).
+/// Maximum number of [`Bulk`](crate::Bulk)s that a server lends at the same time in the results of
+/// one connection's calls. Limited because each lent bulk occupies resources of the device. A
+/// result that would exceed the limit is not sent: its call fails with
+/// [`Error::BadResponse`](crate::Error::BadResponse).
 pub(super) const MAX_RESULTS: usize = 1 << 10;
 
 /// State of all bulk memory of a connection: memory that this end has lent to the peer, and memory
@@ -133,8 +133,9 @@ impl BulkTable {
         self.messages.store(messages, Ordering::Relaxed);
     }
 
-    /// Returns the approximate number of messages that have arrived on the connection. Messages
-    /// that two threads count at the same time may be counted once.
+    /// Returns the number of messages that have arrived on the connection. The number is
+    /// approximate: if two threads count messages at the same time, one message is perhaps not
+    /// counted.
     pub(super) fn messages(&self) -> u64 {
         self.messages.load(Ordering::Relaxed)
     }
@@ -145,8 +146,8 @@ impl BulkTable {
         self.limit
     }
 
-    /// Adds memory that this end lends to the peer, and returns the ID by which the peer's frames
-    /// refer to the lease.
+    /// Adds memory that this end lends to the peer, and returns the ID of the lease. Frames of the
+    /// peer refer to the lease by this ID.
     pub(super) fn add_lease(&self, lease: &Arc<LeaseState>) -> LeaseId {
         let id = LeaseId(self.last_lease.fetch_add(1, Ordering::Relaxed) + 1);
         self.leases.lock().insert(id, Arc::clone(lease));
@@ -161,8 +162,8 @@ impl BulkTable {
         self.leases.lock().get(&id).cloned()
     }
 
-    /// Adds the permission `access` to this table of bulks. `id` identifies the memory that the
-    /// peer lends, and the peer can later revoke the permission by this ID.
+    /// Adds `access`, this end's permission to access memory of the peer, to this table. `id` is
+    /// the ID by which the peer can later revoke the permission.
     pub(super) fn add_borrowed(&self, id: LeaseId, access: &Arc<Access>) {
         self.borrowed.lock().insert(id, Arc::downgrade(access));
     }
@@ -186,16 +187,16 @@ impl BulkTable {
         self.answers.lock().remove(&tag);
     }
 
-    /// Fails all requests to read or write bulk memory for which no answer of the peer has arrived,
-    /// because the connection has ended.
+    /// Fails all requests to read or write bulk memory that the peer has not answered. Called when
+    /// the connection has ended.
     pub(crate) fn fail(&self) {
         self.answers.lock().clear();
     }
 
     /// Handles a received frame about bulk memory: a request, an answer or a release of the peer.
-    /// The fields of the frame may have arbitrary values. `message` contains the frame. If
-    /// `is_last` is set, no other frame follows in the message, so the bytes of an answer need not
-    /// be copied: they stay in the buffer of the message.
+    /// The fields of the frame can have arbitrary values. `message` contains the frame. If
+    /// `is_last` is set, the frame is the last of its message: the bytes of an answer are then not
+    /// copied, but stay in the buffer of the message.
     pub(crate) fn handle(
         &self,
         core: &Arc<Core>,

@@ -18,14 +18,13 @@ use super::{BulkMemory, PeerBulk, memories};
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
 
-/// Number of bytes that a transfer moves before it lets other transfers of the connection move
-/// bytes. Large enough that short transfers complete without interruption and release their memory
-/// early.
+/// Number of bytes that a transfer moves before other transfers of the connection get their turn.
+/// Large enough that short transfers complete without interruption and release their memory early.
 const TURN_LEN: usize = 1 << 20;
 
-/// Maximum number of bytes with which one long read counts against the limit of the connection,
-/// [`MAX_READ_MEMORY`]. Half of the limit, so that a very long read does not delay all other long
-/// reads until its end.
+/// Maximum number of bytes with which one long read counts against [`MAX_READ_MEMORY`], the limit
+/// of the memory of all long reads of a connection. Half of this limit, so that a very long read
+/// leaves memory for other long reads.
 const MAX_READ_SHARE: usize = MAX_READ_MEMORY / 2;
 
 /// Direction of a transfer between local memory and the peer's memory. This end reads from or
@@ -41,9 +40,9 @@ impl PeerBulk {
     /// peer's memory and the local memory for the range. Returns the outcome and the local
     /// memories.
     ///
-    /// If this future is dropped, a transfer that waits for other transfers ends immediately. A
-    /// running transfer still owns the local memory until all operations on it have ended, so that
-    /// the device does not access freed memory.
+    /// If this future is dropped while the transfer waits for other transfers, the transfer ends
+    /// immediately. A running transfer owns the local memory until all operations on the memory
+    /// have ended, so that the device does not access freed memory.
     pub(super) async fn transfer(
         &self,
         direction: Direction,
@@ -61,11 +60,11 @@ impl PeerBulk {
         }
     }
 
-    /// Reads `len` bytes at the offset `at` of the peer's memory into new memory, in a new task
-    /// like [`Self::transfer`]. Allocates the memory only when the transfer begins, so that waiting
-    /// transfers hold no memory. The allocation can then use the memory of a finished transfer,
-    /// which may still be in the processor's caches. A long read also waits until the memory of
-    /// other long reads is below a limit.
+    /// Reads `len` bytes at the offset `at` of the peer's memory into new memory, in a new task.
+    /// Allocates the memory only when the transfer begins, so that waiting transfers hold no
+    /// memory. The allocation can then reuse memory of a finished transfer, which is perhaps still
+    /// in the processor's caches. A long read also waits while other long reads use too much
+    /// memory.
     pub(super) async fn read_new(&self, at: usize, len: usize) -> Result<BulkMemory> {
         let (transfer, _receiver) = self.prepare(Direction::Read)?;
         if len == 0 {
@@ -76,8 +75,8 @@ impl PeerBulk {
         running.await.map_err(|_| core.end_error())?
     }
 
-    /// Creates a transfer in the direction `direction`. The transfer begins no further pieces after
-    /// the returned receiver was dropped.
+    /// Creates a transfer with this direction. Returns the transfer and a receiver. The transfer
+    /// begins no further pieces after the receiver was dropped.
     fn prepare(&self, direction: Direction) -> Result<(Transfer, watch::Receiver<()>)> {
         let access = self.access.get().ok_or(BulkError::Ended)?;
         let core = access.core();
@@ -98,8 +97,8 @@ impl PeerBulk {
 }
 
 /// Waits until a read of `len` bytes may allocate new memory. Returns a permit that the read must
-/// hold until its end. Returns `None` for a read of at most [`TURN_LEN`] bytes, because few such
-/// reads run at a time.
+/// hold until its end. Returns `None`, without waiting, for a read of at most [`TURN_LEN`] bytes:
+/// few such reads run at the same time.
 async fn acquire_memory(bulks: &BulkTable, len: usize) -> Option<SemaphorePermit<'_>> {
     if len <= TURN_LEN {
         return None;
@@ -162,9 +161,9 @@ impl Transfer {
         outcome.map(|()| joined.unwrap_or(memory))
     }
 
-    /// Divides the parts into small pieces, and transfers these in order. `turn` contains the
-    /// number of bytes that this transfer may already move. Lets other tasks run before each
-    /// further piece. After an error, begins no further piece, and waits for the pieces in flight.
+    /// Divides the parts into small pieces, and transfers these in order. `turn` is the permission
+    /// of this transfer to move a number of bytes. Lets other tasks run before each further piece.
+    /// After an error, begins no further piece, and waits for the pieces in flight.
     async fn transfer(&self, parts: &mut [LocalPieces<'_>], mut turn: Turn<'_>) -> Result<()> {
         let mut length = self.pieces.length();
         // Pieces in flight, each with the index of its part.
@@ -228,8 +227,8 @@ impl Transfer {
         (part, outcome, memory)
     }
 
-    /// Waits for `waiting`, and returns its output. Fails if the caller drops the future of the
-    /// transfer during the wait.
+    /// Waits for the future `waiting`, and returns its output. Fails if the caller drops the future
+    /// of the transfer during the wait.
     async fn unless_dropped<F: Future>(&self, waiting: F) -> Result<F::Output> {
         tokio::select! {
             output = waiting => Ok(output),
@@ -237,9 +236,9 @@ impl Transfer {
         }
     }
 
-    /// Registers the transfer of a piece, which ends when the returned guard is dropped. Fails if
-    /// the caller has dropped the transfer, the connection has ended, or the peer's memory may no
-    /// longer be accessed.
+    /// Counts a piece of the peer's memory as being transferred, until the returned guard is
+    /// dropped. Fails if the caller has dropped the transfer, if the connection has ended, or if
+    /// this end no longer has the permission to access the memory.
     fn begin_piece(&self) -> Result<PieceInFlight> {
         if self.caller.is_closed() {
             return Err(Error::Cancelled);
@@ -261,8 +260,8 @@ impl Transfer {
     }
 }
 
-/// Permission of a transfer to transfer the next [`TURN_LEN`] bytes. The transfers of a connection
-/// take turns, so that a long transfer does not delay other transfers.
+/// Permission of a transfer to move a number of bytes, at most [`TURN_LEN`]. The transfers of a
+/// connection take turns, so that a long transfer does not delay other transfers.
 struct Turn<'c> {
     turns: &'c Semaphore,
     permit: Option<SemaphorePermit<'c>>,
@@ -271,9 +270,8 @@ struct Turn<'c> {
 }
 
 impl<'c> Turn<'c> {
-    /// Creates the state of a transfer between local memory and the peer's memory that may not move
-    /// bytes yet. The transfer must first get the permission to move [`TURN_LEN`] bytes with
-    /// [`Self::next`].
+    /// Creates a permission to move 0 bytes. Before the transfer moves bytes, the caller must get
+    /// the permission to move [`TURN_LEN`] bytes with [`Self::next`].
     fn new(bulks: &'c BulkTable) -> Self {
         Self {
             turns: &bulks.turns,
@@ -286,8 +284,9 @@ impl<'c> Turn<'c> {
         self.left == 0
     }
 
-    /// Waits until this transfer may move the next [`TURN_LEN`] bytes. The caller must have no
-    /// operations in flight, because their completions are not handled during the wait.
+    /// Waits until this transfer may move the next [`TURN_LEN`] bytes. The caller must ensure that
+    /// no operation of the transfer is in flight, because completions are not handled during the
+    /// wait.
     async fn next(&mut self) {
         self.permit = None;
         // The semaphore is never closed.
@@ -296,8 +295,8 @@ impl<'c> Turn<'c> {
     }
 
     /// Subtracts a piece of `len` bytes from the number of bytes that this transfer may still move.
-    /// If the number becomes 0 and a permit is free, so that no other transfer waits, allows
-    /// further [`TURN_LEN`] bytes.
+    /// If the number becomes 0 and no other transfer waits for its turn, allows further
+    /// [`TURN_LEN`] bytes.
     fn count(&mut self, len: usize) {
         self.left = self.left.saturating_sub(len);
         // The semaphore is fair: while a transfer waits, no permit is available.

@@ -145,9 +145,10 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if the text is not an address, [`Error::Transport`] or [`Error::Tcp`] if
-    /// no server listens at the address or the device cannot be used, and [`Error::Disconnected`]
-    /// if the server does not answer in time.
+    /// * [`Error::Address`] if the text is not an address.
+    /// * [`Error::Transport`] or [`Error::Tcp`] if no server listens at the address, or if the
+    ///   device cannot be used.
+    /// * [`Error::Disconnected`] if the server does not answer in time.
     pub async fn connect(self, address: impl ToAddress) -> Result<Client> {
         let address = address.to_address()?;
         let transport = limits::transport(self.transport.clone(), self.message_limit);
@@ -203,8 +204,9 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if a text is not an address, and the error of an endpoint if, for every
-    /// endpoint, the first attempt to connect fails or the first health check is not answered.
+    /// * [`Error::Address`] if a text is not an address.
+    /// * The error of an endpoint if the client could connect to no endpoint. A first health check
+    ///   without an answer counts as a failed attempt to connect.
     pub async fn connect_any(
         self,
         endpoints: impl IntoIterator<Item: ToEndpoint>,
@@ -223,9 +225,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the pauses before [`Self::connect_any`] reconnects: `first` after the end of a
-    /// connection, then twice the previous pause after each failure, at most `longest`. Each pause
-    /// is shortened randomly by up to a half. Default 50 ms and 5 s.
+    /// Sets the pauses before [`Self::connect_any`] reconnects. The first pause after the end of a
+    /// connection is `first`. After each failure, the pause doubles, up to `longest`. Each pause is
+    /// shortened randomly by up to a half. Default 50 ms and 5 s.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.reconnect.first_pause = first;
         self.reconnect.longest_pause = longest;
@@ -269,8 +271,8 @@ impl ClientBuilder {
         }
     }
 
-    /// Starts the protocol on `link`, an established transport to the server `peer`: sends the
-    /// client's settings, and spawns the tasks of the connection.
+    /// Starts the protocol on `link`, an established transport connection to the server `peer`.
+    /// Sends the client's settings, and spawns the tasks of the connection.
     fn start(&self, link: Link, peer: Peer) -> Arc<Connection> {
         let own = Settings {
             message_limit: u32::try_from(self.message_limit).unwrap_or(u32::MAX),
@@ -292,9 +294,9 @@ impl ClientBuilder {
     }
 }
 
-/// Returns the error of an attempt to connect in which the transport, such as TCP or RDMA, was not
-/// connected within [`limits::CONNECT_TIMEOUT`]. The wait for the server's settings has its own
-/// error, see [`Core::start`].
+/// Returns the error for a server to which the transport, such as TCP or RDMA, did not connect
+/// within [`limits::CONNECT_TIMEOUT`]. A server that does not send its settings in time causes
+/// another error, see [`Core::start`].
 fn late() -> Error {
     Error::disconnected(format!(
         "the server did not answer within {:?}",

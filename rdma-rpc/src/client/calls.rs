@@ -18,12 +18,13 @@ use crate::status::Status;
 use crate::stream::Streams;
 use crate::wire::{CallId, Header};
 
-/// Maximum time for which a call polls for its answer before its task waits. Longer than a call to
-/// a process of the same host takes, and shorter than a wakeup of a thread that sleeps.
+/// Maximum time for which a call polls the connection for its answer before the call's task sleeps.
+/// Longer than a call to another process of this host takes, and shorter than waking a sleeping
+/// thread takes.
 const MAX_POLL_TIME: Duration = Duration::from_micros(10);
 
-/// Slots of the calls in progress on a client's connection. A slot keeps its memory for the next
-/// call, so that calls do not allocate.
+/// Table of the calls in progress on a client's connection. Each call occupies one slot (entry) of
+/// the table. A slot keeps its memory for the next call, so that calls do not allocate.
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub(super) slots: Box<[Mutex<Slot>]>,
@@ -39,9 +40,9 @@ pub(crate) struct Calls {
 }
 
 /// Counts of long responses: the responses that have arrived, and the number that the server has
-/// announced at its shutdown. A long response does not fit into a message with other frames, and is
-/// sent concurrently with other messages. The response may therefore arrive after the frame by
-/// which the server ends its shutdown.
+/// announced at its shutdown. A long response is a separate message, and is sent concurrently with
+/// other messages. Therefore a long response can arrive after the frame by which the server ends
+/// its shutdown.
 #[derive(Debug, Default)]
 struct LongResponses {
     /// Number of long responses that have arrived.
@@ -109,8 +110,8 @@ pub(crate) enum Answer {
 }
 
 impl Calls {
-    /// Creates slots for at most `capacity` concurrent calls. No slot can be used before
-    /// [`Self::open_slots`], because the server may allow fewer.
+    /// Creates the table for at most `capacity` concurrent calls. Calls can begin only after
+    /// [`Self::open_slots`], because the server perhaps allows fewer calls.
     pub(crate) fn new(capacity: u32) -> Self {
         let slot = || {
             Mutex::new(Slot {
@@ -145,8 +146,8 @@ impl Calls {
         long_responses.are_complete()
     }
 
-    /// Stores the number of long responses that the server has sent, which the server has announced
-    /// at the end of its shutdown. Returns whether all of them have arrived.
+    /// Stores `sent`, the number of long responses that the server has announced at the end of its
+    /// shutdown. Returns whether all of these responses have arrived.
     pub(super) fn set_sent_long_responses(&self, sent: u64) -> bool {
         let mut long_responses = self.long_responses.lock();
         long_responses.sent = Some(sent);
@@ -160,9 +161,9 @@ impl Calls {
         self.update_free(|free| free.indices.extend((0..count).rev()));
     }
 
-    /// Changes the list of free call slots by `change`. If a slot is then free, wakes one of the
-    /// calls that wait for a slot. Each woken call wakes the next call when its [`WaitingCall`] is
-    /// dropped.
+    /// Calls `change`, which can modify the list of the free call slots. If a slot is then free,
+    /// wakes one of the calls that wait for a slot. When the woken call drops its [`WaitingCall`],
+    /// the next waiting call is woken.
     fn update_free(&self, change: impl FnOnce(&mut FreeSlots)) {
         let must_wake = {
             let mut free = self.free.lock();
@@ -197,14 +198,15 @@ impl Calls {
         }
     }
 
-    /// Returns whether a call could take a slot without waiting, by [`Self::try_take_slot`].
+    /// Returns whether [`Self::try_take_slot`] would now return a free call slot.
     pub(super) fn has_free_slot(&self) -> bool {
         let free = self.free.lock();
         free.waiting == 0 && !free.indices.is_empty()
     }
 
-    /// Waits until a slot is free, and takes it for a subsequent [`Self::begin`]. Calls get slots
-    /// in the order in which they began to wait. Fails if new calls are refused.
+    /// Waits until a call slot is free, and takes this slot. The caller can then begin a call with
+    /// [`Self::begin`]. Calls get slots in the order in which they began to wait. Fails if new
+    /// calls are refused.
     pub(super) async fn take_slot(&self, core: &Core) -> Result<FreeSlot, Error> {
         let (_waiting, mut may_take) = WaitingCall::new(self);
         loop {
@@ -259,8 +261,8 @@ impl Calls {
         CallId { index, generation }
     }
 
-    /// Returns whether exactly one call is in progress. The request of this call is then sent
-    /// immediately, because no other request can share the message.
+    /// Returns whether exactly one call is in progress. The caller then sends the request of this
+    /// call immediately, because no other request can share the message.
     pub(super) fn has_one_call(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 1
     }
@@ -308,8 +310,8 @@ impl Calls {
     }
 
     /// Frees the slot of the call `id`, the client's entry for a call in progress. Returns `true`
-    /// if the caller must cancel the call at the server: the server may still be executing the
-    /// call, or the response was not decoded.
+    /// if the caller must cancel the call at the server, because the server is perhaps still
+    /// executing the call, or because the response was not decoded.
     fn release(&self, id: CallId) -> bool {
         let (was_waiting, left) = {
             let mut slot = self.slots[id.index as usize].lock();
@@ -363,7 +365,8 @@ impl Drop for WaitingCall<'_> {
 
 impl Slot {
     /// Stores the answer to the call in this slot, if the call still waits for an answer. Returns
-    /// the waker of the task that made the call, which must be woken after the slot was unlocked.
+    /// the waker of the task that made the call. The caller must wake this task after unlocking the
+    /// slot.
     pub(super) fn answer(&mut self, answer: Answer) -> Option<Waker> {
         if !matches!(self.phase, Phase::Waiting) {
             return None;
@@ -395,8 +398,8 @@ impl<C: Deref<Target = Core>> PendingCall<C> {
         self.core.deadlines.time(deadline)
     }
 
-    /// Polls an RDMA connection until the answer arrives, for at most [`MAX_POLL_TIME`], unless
-    /// polling could delay another task (see [`rdma_async::Rdma::poll_briefly`]).
+    /// Polls an RDMA connection for at most [`MAX_POLL_TIME`], until the answer arrives. Does not
+    /// poll if this could delay another task, see [`rdma_async::Rdma::poll_briefly`].
     pub(super) fn poll_briefly(&self, cx: &Context<'_>) {
         let link = self.core.outbox.link();
         let Some(rdma) = link.as_ref().and_then(|link| link.rdma()) else {

@@ -18,8 +18,8 @@ use crate::error::{CallError, Error, Result};
 use crate::health::{HealthClient, HealthState};
 
 /// Minimum time limit of the first health check on a new connection. Without an answer to this
-/// check, the attempt to connect fails. Therefore a short interval between the later checks does
-/// not shorten this time limit.
+/// check, the attempt to connect fails. The time limit of later checks is the interval between
+/// checks, which can be shorter.
 const MIN_FIRST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Addresses of one of the servers to which a client of several servers connects. The client tries
@@ -52,9 +52,8 @@ impl Endpoint {
     }
 
     /// Adds an alternative address of the server, such as a TCP address for hosts without an RDMA
-    /// device. The client uses the address if connecting to all earlier addresses fails. The first
-    /// use of an alternative address of this endpoint by a client is logged as a warning; later
-    /// uses are not logged.
+    /// device. The client uses the address if it cannot connect to any earlier address. When a
+    /// client first uses an alternative address of this endpoint, the client logs a warning.
     ///
     /// # Errors
     ///
@@ -146,10 +145,10 @@ impl EndpointState {
         self.state.lock().connection.clone()
     }
 
-    /// Returns the error that explains why calls cannot be sent to this endpoint (server): the
-    /// server is unhealthy, the last attempt to connect failed, or the last connection has ended.
-    /// Returns `None` if no error is known, for example before the end of the first attempt to
-    /// connect. An error stays recorded after a later attempt has succeeded.
+    /// Returns the error that explains why calls cannot be sent to this endpoint (server). For
+    /// example, the server is unhealthy, the last attempt to connect failed, or the last connection
+    /// has ended. Returns `None` if no error is known, such as before the end of the first attempt
+    /// to connect. After a later attempt has succeeded, the error stays recorded.
     pub(super) fn error(&self) -> Option<Error> {
         let state = self.state.lock();
         if state.is_unhealthy {
@@ -267,9 +266,9 @@ impl EndpointState {
     }
 }
 
-/// Calls the health service of the server, and returns whether the server serves. Ends the
-/// connection if the server does not answer within `interval`. Returns `None` if the health is not
-/// known, for example because the connection has ended.
+/// Calls the health service of the server, and returns whether the server reports that it accepts
+/// calls. Ends the connection if the server does not answer within `interval`. Returns `None` if
+/// the health is not known, for example because the connection has ended.
 async fn check_health(connection: &Arc<Connection>, interval: Duration) -> Option<bool> {
     let core = &connection.core;
     // Before the server's settings have arrived, a connection has no free slot.

@@ -26,7 +26,7 @@ pub enum Balance {
     LeastInFlight,
 }
 
-/// Connections of a client to several servers, which end when this value is dropped.
+/// Connections of a client to several servers. The connections end when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     states: Vec<Arc<EndpointState>>,
@@ -103,8 +103,8 @@ impl Endpoints {
         }
     }
 
-    /// Returns an error that explains why no endpoint (server) accepts calls: the error of the
-    /// first endpoint in the list that has recorded an error.
+    /// Returns an error that explains why no endpoint (server) accepts calls. Chooses the first
+    /// endpoint in the list that has recorded an error, and returns this error.
     pub(super) fn error(&self) -> Error {
         let known = self.states.iter().find_map(|state| state.error());
         known.unwrap_or_else(|| Error::disconnected("the client has no endpoints"))
@@ -185,7 +185,7 @@ pub(super) struct ConnectionSearch<'e> {
 
 impl ConnectionSearch<'_> {
     /// Waits for the next connection on which the caller should send its call, at most until the
-    /// deadline of the call. Fails immediately if every connected server has refused the call.
+    /// deadline of the call. Fails without waiting if every connected server has refused the call.
     pub(super) async fn next(&mut self) -> Result<ChosenConnection> {
         loop {
             let mut changed = std::pin::pin!(self.endpoints.changed.notified());
@@ -208,8 +208,7 @@ impl ConnectionSearch<'_> {
         }
     }
 
-    /// Returns the error of a call for which no connection was found before the deadline of the
-    /// call.
+    /// Returns the error for a call that has found no connection before its deadline.
     fn unavailable(&mut self) -> Error {
         let cause = self.last.take().unwrap_or_else(|| self.endpoints.error());
         Error::Unavailable {
@@ -225,9 +224,9 @@ impl ConnectionSearch<'_> {
         })
     }
 
-    /// Restricts the search to the server of the connection `chosen`, because this server may have
-    /// executed the call. From now on, [`Self::next`] returns only connections to this server, even
-    /// if it has refused the call before.
+    /// Restricts the search to the server of the connection `chosen`, because this server has
+    /// perhaps executed the call. From now on, [`Self::next`] returns only connections to this
+    /// server, even if the server has refused the call before.
     pub(super) fn pin(&mut self, chosen: &ChosenConnection) {
         self.pinned = Some(chosen.index);
         self.excluded.clear();
@@ -235,8 +234,9 @@ impl ConnectionSearch<'_> {
     }
 
     /// Records that a call failed with `error`, and that the server of the connection `chosen` has
-    /// not started the call. The search then skips this server. If the connection has ended or is
-    /// closing, the search does not skip the server, because a new connection may accept the call.
+    /// not started the call. Afterwards, the search skips this server. If the connection has ended
+    /// or is closing, the search does not skip the server, because a new connection could accept
+    /// the call.
     pub(super) fn record_failure(&mut self, chosen: &ChosenConnection, error: Error) {
         // If the connection has ended or is closing, its endpoint is not excluded, because a new
         // connection may accept the call.

@@ -14,10 +14,10 @@ use crate::stream::SendWindow;
 use crate::wire::{CallId, Frame, FrameReader, Violation};
 
 impl Calls {
-    /// Handles the frames of a message from the server: passes responses and stream items to their
-    /// calls, and handles frames about the connection, such as settings. The message may contain
-    /// arbitrary bytes. Fails if the message violates the protocol, or if the server announces that
-    /// it closes the connection or refuses the client. The caller must then end the connection.
+    /// Handles the frames of a message from the server, which can contain arbitrary bytes. Passes
+    /// responses and stream items to their calls, and handles frames about the connection, such as
+    /// settings. Fails if the message violates the protocol, or if the server announces that it
+    /// closes the connection or refuses the client. The caller must then end the connection.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
         let mut reader = FrameReader::new(message.bytes())?;
         loop {
@@ -111,18 +111,18 @@ impl Calls {
         }
     }
 
-    /// Returns the slot with the index in `id`, a call ID that the server has sent. Fails if no
-    /// slot has this index. The call may have ended, and the slot may contain a later call. The
-    /// caller must therefore compare the generation (use count of the slot) in `id` with that of
-    /// the slot.
+    /// Returns the slot (the client's entry of a call) with the index in `id`, a call ID that the
+    /// server has sent. Fails if no slot has this index. If the call has ended, the slot can
+    /// contain a later call. The caller must therefore compare the generation (use count of the
+    /// slot) in `id` with that of the slot.
     fn slot(&self, id: CallId) -> Result<&parking_lot::Mutex<Slot>, Violation> {
         self.slots.get(id.index as usize).ok_or(Violation::Index)
     }
 
     /// Stores the response to the call `id` and wakes the caller. `answer` is the kind of the
     /// response, and `body` contains its encoded value. `items` is the number of items that the
-    /// server has sent in the call's stream, or `None` for a method without such a stream. Ignores
-    /// the response if the call no longer waits for it.
+    /// server has sent in the call's stream; `None` if the method has no stream from the server.
+    /// Ignores the response if the call no longer waits for it.
     fn respond(
         &self,
         id: CallId,
@@ -172,8 +172,8 @@ impl Calls {
         Ok(())
     }
 
-    /// Fails all calls that wait for a response with [`Status::ShuttingDown`]. The server shuts
-    /// down, and has announced that these calls were not started.
+    /// Fails all calls that wait for a response with [`Status::ShuttingDown`]. Called when the
+    /// server shuts down and has announced that it has not started these calls.
     fn refuse_all(&self) {
         self.close();
         for slot in &self.slots {
@@ -194,7 +194,7 @@ impl Calls {
 
     /// Returns a stream of the call `id`, to or from the server. `of` selects the stream from the
     /// client's entry of the call. Returns `None` if the call has ended. Fails if `of` returns
-    /// `None`, because the server has then sent a frame for a stream that the method does not have.
+    /// `None`: the server has then sent a frame for a stream that the method does not have.
     fn streams<T>(
         &self,
         id: CallId,
@@ -208,8 +208,9 @@ impl Calls {
     }
 }
 
-/// Closes `outgoing`, the stream in which the caller sends items to the server, because the call
-/// was answered. Sending another item then fails. Does nothing for a call without such a stream.
+/// Closes `outgoing`, the stream in which the caller sends items to the server. Called when the
+/// call was answered. Afterwards, sending another item fails. Does nothing for a call without such
+/// a stream.
 fn finish(outgoing: Option<&SendWindow>) {
     if let Some(outgoing) = outgoing {
         outgoing.close(&Error::Cancelled);

@@ -183,8 +183,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`] if the memory cannot be registered, [`Error::Bulk`] if the memory
-    /// cannot be allocated, and the error that ended the connection.
+    /// * [`Error::Transport`] if the memory cannot be registered.
+    /// * [`Error::Bulk`] if the memory cannot be allocated.
+    /// * The error that ended the connection.
     pub fn bulk_memory(&self, len: usize) -> Result<BulkMemory> {
         match self.any() {
             Some(connection) => BulkMemory::for_peer(&connection.core, len),
@@ -194,8 +195,8 @@ impl Client {
     }
 
     /// Returns the error that ended the connection; `None` while the connection is open. For a
-    /// client of several servers, returns `None` while any server is connected, and otherwise the
-    /// reason for which no server is connected.
+    /// client of several servers, returns `None` while a server is connected. Otherwise, returns
+    /// the reason for which no server is connected.
     pub fn failure(&self) -> Option<Error> {
         match &self.route {
             Route::One(connection) => connection.core.end().cloned(),

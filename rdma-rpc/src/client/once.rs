@@ -15,15 +15,16 @@ use crate::error::{CallError, Error};
 use crate::once;
 use crate::payload::BodyBuffer;
 
-/// Pause before a refused call is sent again to the same server. Used if this server may have
-/// executed the call earlier, so that no other server may execute it. Short compared with typical
-/// deadlines, but long enough not to load the server further.
+/// Pause before the client sends a refused call to the same server again. Used if no other server
+/// may execute the call, because this server has perhaps executed the call earlier. Short compared
+/// with typical deadlines, but long enough not to load the server further.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 impl Client {
-    /// Makes a unary call that its server executes at most once, even if the call is sent again
-    /// after the end of a connection. `body` contains the codec's number and the request. `decode`
-    /// converts the server's answer and the received body to the outcome.
+    /// Makes a unary call that its server executes at most once. After the end of a connection, a
+    /// client of several servers sends the request again, but only to the same server. `body`
+    /// contains the codec's number and the request. `decode` converts the server's answer and the
+    /// received body to the outcome.
     pub(super) async fn unary_once<Q: ?Sized, T, E>(
         &self,
         method: u32,
@@ -90,8 +91,8 @@ impl Client {
     }
 }
 
-/// Returns whether the error means that the connection has ended, so that the server may or may not
-/// have executed the call.
+/// Returns whether the error means that the connection has ended. It is then unknown whether the
+/// server has executed the call.
 fn is_end(error: &Error) -> bool {
     matches!(
         error,

@@ -89,7 +89,7 @@ impl Client {
     }
 
     /// Makes a unary call and records its metrics. `method` is the number of the method, and `info`
-    /// describes the call in errors. `body` is a pair: the number of the codec, and the request. If
+    /// describes the call in errors. `body` contains the codec's number and the request. If
     /// `is_once` is set, the server executes the call at most once. `decode` converts the server's
     /// answer and the received body to the outcome.
     pub(super) async fn unary_observed<Q: ?Sized, T, E>(
@@ -111,10 +111,10 @@ impl Client {
         outcome
     }
 
-    /// Makes a unary call of a method without `#[rpc(once)]`, and records no metrics. If a server
-    /// has not started the call, a client of several servers sends the call to another server.
-    /// `body` contains the codec's number and the request. `decode` converts the server's answer
-    /// and the received body to the outcome.
+    /// Makes a unary call of a method without `#[rpc(once)]`, without recording metrics. A client
+    /// of several servers sends the call to another server if the first server has not started the
+    /// call. `body` contains the codec's number and the request. `decode` converts the server's
+    /// answer and the received body to the outcome.
     async fn unary_balanced<Q: ?Sized, T, E>(
         &self,
         method: u32,
@@ -147,8 +147,8 @@ impl Client {
         }
     }
 
-    /// Sends a one-way request, which has no response. When this function returns, a long request
-    /// was sent, and a short request is in the send queue.
+    /// Sends a one-way request, which has no response. Afterwards, a short request is in the send
+    /// queue, and a long request was sent.
     #[doc(hidden)]
     pub async fn one_way<F: MethodCodecs, Q>(
         &self,
@@ -420,12 +420,12 @@ pub(super) fn outcome_of<T, E>(outcome: &Outcome<T, E>) -> observe::Outcome {
     }
 }
 
-/// Error of a call that the server has certainly not started. Therefore the client may send the
-/// call to another server without the risk of executing it twice.
+/// Error of a call that the server has certainly not started. The client can therefore send the
+/// call to another server without the risk of a second execution.
 pub(super) struct Unstarted(pub(super) Error);
 
-/// Reason for which a request was not sent completely. The variant determines whether the call may
-/// still be sent to another server.
+/// Reason for which a request was not sent completely. The variant determines whether the client
+/// can still send the call to another server.
 enum SendError {
     /// The server has not started the call, and another server may be able to.
     Unstarted(Unstarted),
@@ -448,9 +448,9 @@ impl SendError {
         }
     }
 
-    /// Converts the error to the nested result of a call. Returns `Err` if the call may be sent to
-    /// another server. Otherwise, returns the final error as `Ok(Err(error))`. Never returns
-    /// `Ok(Ok(_))`.
+    /// Converts the error to the nested result of a call. Returns `Err` if the client can send the
+    /// call to another server. Otherwise, returns the final error as `Ok(Err(error))`. Never
+    /// returns `Ok(Ok(_))`.
     fn into_result<T>(self) -> Result<Result<T, Error>, Unstarted> {
         match self {
             Self::Unstarted(unstarted) => Err(unstarted),
@@ -459,9 +459,9 @@ impl SendError {
     }
 }
 
-/// Kind of an answer to a call. Only after a refusal may the call be sent to another server. After
-/// an answer of the kind [`Self::Other`], the server may still be accessing memory that the request
-/// lent to it.
+/// Kind of an answer to a call. The client can send the call to another server only after a
+/// refusal. After an answer of the kind [`Self::Other`], the server is perhaps still accessing
+/// memory that the request lent to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnswerKind {
     /// The result or the service's error.
@@ -484,8 +484,8 @@ impl AnswerKind {
 
 /// Makes a unary call on the connection `core`. `limit` is the time limit. `body` contains the
 /// codec's number and the request. `decode` converts the server's answer and the received body to
-/// the outcome. Returns the outcome in `Ok`, or `Err` if the server has not started the call, so
-/// that the call may be sent to another server.
+/// the outcome. Returns the outcome in `Ok`. Returns `Err` if the server has not started the call:
+/// the client can then send the call to another server.
 pub(super) async fn unary_on<Q: ?Sized, T, E>(
     core: &Arc<Core>,
     (method, metadata): (u32, &Metadata),
@@ -542,8 +542,7 @@ pub(super) async fn unary_on<Q: ?Sized, T, E>(
 }
 
 /// Creates the sender by which the caller sends a stream of values of type `I` to the server.
-/// `begun` is the running call, of a method that receives such a stream. `F` are the method's
-/// codecs.
+/// `begun` is the running call of a method with such a stream. `F` are the method's codecs.
 fn sender<F: MethodCodecs, I>(begun: &StreamingCall) -> Sender<I>
 where
     F::Request: Encode<I>,
@@ -597,10 +596,10 @@ async fn begin<C: Deref<Target = Core>>(
     Ok((pending, rest))
 }
 
-/// Sends the request of a call. Sends it immediately if the connection has no other call in
-/// progress. Otherwise, the requests of all tasks that are ready now are sent in one message. With
-/// `leases`, the request may contain [`Bulk`](crate::Bulk)s (lent memory). The leases, by which the
-/// server may access this memory, are stored in `leases`. The caller must end them after the call.
+/// Sends the request of a call. If the connection has no other call in progress, sends the request
+/// immediately. Otherwise, the requests of all tasks that are ready now share a message. If
+/// `leases` is given, the request may contain [`Bulk`](crate::Bulk)s (lent memory), and their
+/// leases are stored in `leases`. The caller must end these leases after the call.
 async fn send<Q: ?Sized, P: Deref<Target = Core>>(
     mut pending: PendingCall<P>,
     method: u32,
@@ -676,17 +675,16 @@ async fn by_deadline(
     }
 }
 
-/// Returns the error that the request `value` is too long for the peer. `header` is the length of
-/// the frame's header, and `limit` the peer's limit, in bytes.
+/// Returns the error for the request `value`, which is too long for the peer. `header` is the
+/// length of the frame's header, and `limit` the peer's limit, in bytes.
 fn too_large<Q: ?Sized>(value: &TypedBody<'_, Q>, header: usize, limit: usize) -> Error {
     let front = MESSAGE_HEADER_LEN + header;
     let len = value.encoded_len().map_or(0, |len| front + len);
     Error::TooLarge { len, limit }
 }
 
-/// Returns the error of a call whose request could not be added to the connection's send queue
-/// because of `error`. If the transport failed because the connection has ended, returns the reason
-/// for the end instead.
+/// Returns the error for a call whose request was not added to the connection's send queue because
+/// of `error`. If the cause is the end of the connection, returns the reason for this end.
 fn error_of_unsent(core: &Core, error: AppendError) -> Error {
     match error {
         AppendError::Transport(error) => core.end().cloned().unwrap_or(error),

@@ -80,15 +80,16 @@ impl Request {
         }
     }
 
-    /// Sets the number of the method, which by default is a hash of its name. Needed if the service
-    /// sets another number with `#[rpc(id = …)]`.
+    /// Sets the number of the method. By default, the number is a hash of the method's name. Needed
+    /// if the service sets another number with `#[rpc(id = …)]`.
     #[must_use]
     pub fn with_number(mut self, number: u32) -> Self {
         self.number = number;
         self
     }
 
-    /// Marks the request to be executed at most once, as a method with `#[rpc(once)]` requires.
+    /// Marks the request as a call that the server executes at most once. Required for a method
+    /// with `#[rpc(once)]`.
     #[must_use]
     pub fn once(mut self) -> Self {
         self.is_once = true;

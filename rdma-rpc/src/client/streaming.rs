@@ -20,7 +20,7 @@ use crate::stream::Receiver;
 
 /// Function that converts the server's answer to a call to the outcome that the caller gets. The
 /// arguments are the connection, the kind of the answer, its encoded body, and a description of the
-/// call for errors. A pointer, so that [`Response`] is not generic over the codecs.
+/// call for errors. A function pointer, so that the type [`Response`] has no parameters for codecs.
 type DecodeAnswer<T, E> = fn(&Arc<Core>, Answer, &mut BodyBuffer, &ErrorInfo) -> Outcome<T, E>;
 
 /// Future of the response to a call whose caller sends a stream. `T` is the handler's success
@@ -55,8 +55,8 @@ impl<T, E> Response<T, E> {
         }
     }
 
-    /// Polls for the answer of the server, and converts the answer to the outcome of the call. A
-    /// further poll after the outcome was returned fails with [`Error::Cancelled`].
+    /// Polls for the answer of the server, and converts the answer to the outcome of the call.
+    /// After the outcome was returned, further polls fail with [`Error::Cancelled`].
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Outcome<T, E>> {
         if self.is_done {
             return Poll::Ready(Err(Error::Cancelled.into()));
@@ -131,8 +131,8 @@ impl<O, T, E> Streaming<O, T, E> {
         poll_fn(|cx| self.poll_item(cx)).await
     }
 
-    /// Waits for the end of the stream, dropping the remaining items, and returns the handler's
-    /// result.
+    /// Waits for the end of the handler's stream, and returns the handler's result. Drops the
+    /// remaining items of the stream.
     ///
     /// # Errors
     ///

@@ -131,9 +131,9 @@ impl CodecError {
         Self(Arc::from(cause.into()))
     }
 
-    /// Returns the error of a body that cannot be decoded, because the two ends use different
-    /// codecs. The peer has used the codec number `received`, and this end expects the codec number
-    /// `own`.
+    /// Returns the error for a received body that cannot be decoded because the two ends use
+    /// different codecs. The peer has used the codec number `received`, and this end expects the
+    /// codec number `own`.
     pub(crate) fn codec_mismatch(received: u8, own: u8) -> Self {
         Self::new(format!("the codec is {received} and not {own}"))
     }
@@ -214,10 +214,10 @@ impl<T: ?Sized> Encodable for TypedBody<'_, T> {
     }
 }
 
-/// Returns `encoded`, the outcome of encoding a value on this thread, if the encoded value is
-/// complete. Fails if the value contains a [`Bulk`](crate::Bulk) (lent memory) that the peer may
-/// not access yet. The sender then permits the access, and encodes the value again to include the
-/// permission.
+/// Returns `encoded`, the result of encoding a value on this thread. Fails if the value contains a
+/// [`Bulk`](crate::Bulk) (lent memory) that the peer does not yet have permission to access,
+/// because `encoded` is then incomplete. The sender then grants the permission, and encodes the
+/// value again.
 fn complete<T>(encoded: T) -> Result<T, CodecError> {
     if bulk::is_incomplete() {
         return Err(CodecError::new("a bulk in the value was not lent"));

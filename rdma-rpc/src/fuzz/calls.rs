@@ -51,8 +51,8 @@ static NOTE: MethodInfo = MethodInfo {
 
 static BULK: MethodInfo = unary(9, "Fuzz.bulk");
 
-/// Service of the fuzz targets, which has methods of every kind. Counts its running handlers; the
-/// count must be 0 after the fuzzed peer has disconnected.
+/// Service of the fuzz targets, with methods of every kind. Counts its running handlers. After the
+/// fuzzed peer has disconnected, the count must be 0.
 #[derive(Clone, Default)]
 pub(super) struct HandlerCount(Arc<AtomicUsize>);
 
@@ -178,22 +178,22 @@ impl Service for HandlerCount {
     }
 }
 
-/// Number of methods of the fuzz targets' service that [`call`] can select by the lower values of
-/// its parameter `kind`. Does not include the method with a [`Bulk`] as its argument.
+/// Number of methods of the fuzz targets' service from which [`call`] selects for values of `kind`
+/// below [`BULK_CALL`]. Does not include the method with a [`Bulk`] as its argument.
 pub(super) const CALL_KINDS: u8 = 8;
 
 /// Lowest value of the parameter `kind` of [`call`] that selects the method with a [`Bulk`] as its
-/// argument. The fuzzer's input contains `kind` as a byte. Lower values select the other methods.
+/// argument. `kind` is a byte of the fuzzer's input. Lower values select the other methods.
 pub(super) const BULK_CALL: u8 = 200;
 
 /// Maximum length in bytes of a [`Bulk`] that the fuzzed peer may send. Short, so that an input
 /// does not allocate much memory.
 pub(super) const BULK_LIMIT: usize = 1 << 16;
 
-/// Makes the call that `kind` encodes. A value of at least [`BULK_CALL`] selects the method with a
-/// [`Bulk`] as its argument. In a lower value, the remainder of the division by [`CALL_KINDS`]
-/// selects the method, and the quotient selects metadata or a deadline. An error that the service
-/// returns is ignored.
+/// Makes the call that `kind` selects. A value of at least [`BULK_CALL`] selects the method with a
+/// [`Bulk`] as its argument. A lower value is divided by [`CALL_KINDS`]: the remainder selects the
+/// method, and the quotient selects metadata or a deadline. Ignores an error that the service
+/// returns.
 pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
     type Codecs = ServiceCodec<Postcard>;
     let client = match kind / CALL_KINDS {
@@ -260,7 +260,7 @@ pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
     }
 }
 
-/// Drops the value in the outcome of a call. Returns `Ok` also for an error that the service has
+/// Drops the value in the result of a call. Also returns `Ok` for an error that the service has
 /// returned, because the fuzz targets check only the errors of rdma-rpc itself.
 fn outcome<T>(outcome: Result<T, CallError<String>>) -> Result<(), Error> {
     match outcome {

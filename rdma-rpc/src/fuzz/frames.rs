@@ -8,9 +8,10 @@ use crate::wire::{
     BulkFrame, Frame, FrameReader, Header, MESSAGE_HEADER_LEN, Violation, write_message_header,
 };
 
-/// Tests the decoders of the wire format with arbitrary `bytes`: decodes them as a message, as
+/// Tests the decoders of the wire format with arbitrary `bytes`. Decodes the bytes as a message, as
 /// metadata and as a status, and encodes each decoded value. Panics if an encoded message or status
-/// cannot be decoded again, or if encoding the same metadata or message again yields other bytes.
+/// cannot be decoded again. Also panics if a repeated encoding of metadata or a message yields
+/// other bytes.
 pub fn frames(bytes: &[u8]) {
     if let Some(metadata) = Metadata::decode(bytes) {
         let pairs = metadata.iter();

@@ -6,8 +6,8 @@ use crate::address::Address;
 use crate::limits;
 use crate::link::{Encryption, Link, Listener};
 
-/// One end of a connection in memory that does not implement the protocol, so that it can send
-/// invalid messages and stop responding.
+/// One end of an in-memory connection, used by tests in place of a client or server. Does not
+/// implement the protocol: a test can send invalid messages and stop responding.
 pub(crate) struct RawPeer {
     sender: mpsc::Sender<Vec<u8>>,
     receiver: mpsc::Receiver<Vec<u8>>,

@@ -99,8 +99,8 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Code of the step "the peer sends a message with arbitrary bytes". The first byte of each step in
-/// a fuzzer's input is the code that selects its kind.
+/// Code of the step in which the peer sends a message with arbitrary bytes. In a fuzzer's input,
+/// each step begins with a byte that is the code of its kind.
 const RAW: u8 = 0;
 
 /// Appends a step to `script`, an encoded input of the fuzz targets. In the step, the fuzzed peer

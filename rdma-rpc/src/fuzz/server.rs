@@ -12,13 +12,15 @@ use crate::address::Address;
 use crate::client::Client;
 use crate::server::Server;
 
-/// Concurrency of the server: the maximum number of running calls, and of running one-way calls, of
-/// a connection. Low, so that short inputs reach the limit.
+/// Maximum number of running calls of a connection in the fuzz target, and maximum number of
+/// running one-way calls. Low, so that short inputs reach the limit.
 const CALLS: u16 = 8;
 
-/// Runs a server against a peer that sends the messages in `bytes`. Panics if the peer exceeds the
-/// limit of running handlers, receives an invalid message, leaves a handler running after the end
-/// of the connection, or prevents another client from being served.
+/// Runs a server against a peer that sends the messages in `bytes`. Panics in these cases:
+/// * The server runs more handlers than its limit allows.
+/// * The server sends an invalid message.
+/// * A handler is still running after the end of the connection.
+/// * The server does not serve another client.
 pub fn server(bytes: &[u8]) {
     super::run(serve(bytes));
 }

@@ -69,8 +69,9 @@ impl MemoryLink {
         Some((self.sender, self.receiver.into_inner()?))
     }
 
-    /// Returns a buffer of `len` bytes, which may contain bytes of an earlier message. If `len` is
-    /// [`MAX_BATCH_LEN`], reuses a buffer that the peer no longer needs, if there is one.
+    /// Returns a buffer of `len` bytes, which can contain bytes of an earlier message. If `len` is
+    /// [`MAX_BATCH_LEN`] and the peer has returned a buffer, reuses this buffer. Otherwise
+    /// allocates a new buffer.
     pub(super) fn allocate(&self, len: usize) -> Vec<u8> {
         let mut buffer = match self.sent.pop() {
             Some(spare) if len == MAX_BATCH_LEN => spare,
@@ -80,9 +81,10 @@ impl MemoryLink {
         buffer
     }
 
-    /// Passes the message in `batch` to the peer without waiting, and returns `true`. Returns
-    /// `false` if too many messages wait for the peer to receive them. If the peer has closed the
-    /// connection, drops the message and returns `true`: the receiving task reports the end.
+    /// Passes the message in `batch` to the peer without waiting. Returns `false` if too many
+    /// messages wait for the peer to receive them, and `true` otherwise. If the peer has closed the
+    /// connection, drops the message and returns `true`: the receiving task reports the end of the
+    /// connection.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         match self.sender.try_reserve() {
             Ok(permit) => permit.send(message(batch)),

@@ -129,7 +129,7 @@ impl Link {
     }
 
     /// Sends as much of a batch (a message with one or more frames) as the transport accepts
-    /// without waiting. Returns `false` if unsent bytes remain.
+    /// without waiting. Returns `true` if all bytes were sent, and `false` if unsent bytes remain.
     pub(crate) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self {
             Self::Rdma(link) => link.try_send(batch),
@@ -140,8 +140,8 @@ impl Link {
         }
     }
 
-    /// Sends the unsent bytes of a batch (a message with one or more frames), and waits while the
-    /// transport accepts none.
+    /// Sends the unsent bytes of a batch (a message with one or more frames). Waits while the
+    /// transport cannot accept further bytes.
     pub(crate) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
         match self {
             Self::Rdma(link) => return link.send(batch).await,
@@ -154,8 +154,8 @@ impl Link {
     }
 
     /// Closes the sending direction of the connection, so that the peer closes the connection after
-    /// the last message. Returns `false`, and does nothing, if the transport has no such operation:
-    /// over RDMA and in memory.
+    /// the last message. Over RDMA and in memory, this operation does not exist: returns `false`,
+    /// and does nothing.
     #[cfg_attr(
         not(feature = "tls"),
         expect(clippy::unused_async, reason = "TLS waits for the socket")
@@ -170,8 +170,8 @@ impl Link {
         true
     }
 
-    /// Returns whether the transport can send a long message while it also sends other messages.
-    /// The peer may then receive the messages in any order.
+    /// Returns whether the transport can send a long message and other messages at the same time.
+    /// If so, the peer can receive the messages in any order.
     pub(crate) fn sends_concurrently(&self) -> bool {
         matches!(self, Self::Rdma(_))
     }
@@ -205,8 +205,7 @@ pub(crate) fn receive(core: &Arc<Core>) -> Option<JoinHandle<()>> {
     }))
 }
 
-/// Guard that ends the connection when its receiving task ends in any way, for example with its
-/// runtime.
+/// Guard that ends the connection when its receiving task ends, also if the runtime drops the task.
 struct FailOnDrop(Arc<Core>);
 
 impl Drop for FailOnDrop {
@@ -261,8 +260,8 @@ fn with_certificate(link: tls::TlsLink, peer: Peer) -> (Link, Peer) {
     (Link::Tls(link), peer)
 }
 
-/// Connection of a client that a listener has accepted. A TCP connection may still need a TLS
-/// handshake.
+/// Connection of a client that a listener has accepted. A TCP connection needs a TLS handshake if
+/// the server has TLS settings.
 #[derive(Debug)]
 pub(crate) enum Accepted {
     /// A connection that is ready.

@@ -36,9 +36,10 @@ impl RdmaLink {
         Ok(Buffer::Region(self.rdma.alloc_local_mr_stale(layout)?))
     }
 
-    /// Posts the message in `batch` without waiting, and returns `true`. Returns `false` if the
-    /// peer has no receive buffer left, if the message is longer than the peer's receive buffers,
-    /// or if the send queue is full. The caller must then send the message by [`Self::send`].
+    /// Posts the message in `batch` to the send queue without waiting. Returns `false` if the
+    /// message cannot be posted now: the peer has no receive buffer left, the message is longer
+    /// than the peer's receive buffers, or the send queue is full. The caller must then use
+    /// [`Self::send`]. Returns `true` otherwise.
     pub(super) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self.rdma.try_post(&message_of(batch)?) {
             Err(rdma_async::Error::InvalidArgument { .. }) => Ok(false),
@@ -53,10 +54,10 @@ impl RdmaLink {
         Ok(self.rdma.post(&message_of(batch)?).await?)
     }
 
-    /// Makes rdma-async call this connection directly for each short message, within the poll that
-    /// receives the message, so that no task must be woken. [`Self::receive`] handles long
-    /// messages, and the messages that arrive before the peer's settings, or while a server has too
-    /// many messages to send.
+    /// Makes rdma-async call this connection directly for each short message. The call happens
+    /// within the poll that receives the message, so that no task must be woken. [`Self::receive`]
+    /// handles the other messages: long messages, messages that arrive before the peer's settings,
+    /// and messages that arrive while a server has too many messages to send.
     pub(super) fn handle_messages(&self, core: &Arc<Core>) {
         // The connection owns this link, so a strong reference would form a cycle.
         let weak = Arc::downgrade(core);

@@ -42,8 +42,9 @@ impl TcpLink {
     }
 
     /// Writes as much of `batch` to the socket as possible without waiting. Returns `false` if
-    /// unsent bytes remain. If the peer has closed the connection, drops the bytes and returns
-    /// `true`: the receiving task reports the end, after all messages that arrived earlier.
+    /// unsent bytes remain, and `true` otherwise. If the peer has closed the connection, drops the
+    /// bytes and returns `true`: the receiving task reports the end, after handling all messages
+    /// that arrived earlier.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         while !batch.rest().is_empty() {
             match self.stream.try_write(batch.rest()) {
@@ -162,9 +163,9 @@ impl<S: MessageSource + Send> MessageReader<S> {
         }
     }
 
-    /// Reads the rest of a message of `len` bytes, of which `begun` has arrived. The buffer grows
-    /// with the bytes that arrive, because a malicious peer may announce any length. Returns `None`
-    /// if the peer closes the connection.
+    /// Reads the rest of a message of `len` bytes. `begun` are the bytes of the message that have
+    /// already arrived. The buffer grows with the bytes that arrive, because a malicious peer can
+    /// announce any length. Returns `None` if the peer closes the connection.
     async fn read_long(&mut self, begun: &[u8], len: usize) -> Result<Option<Vec<u8>>, Error> {
         let (mut whole, mut at) = (begun.to_vec(), begun.len());
         while at < len {

@@ -80,9 +80,9 @@ impl TlsLink {
         self.certificate.clone()
     }
 
-    /// Writes as much of `batch` to the TLS stream as possible without waiting. Returns `true` if
-    /// no bytes are left: all were sent, or the peer has closed the connection and the rest was
-    /// dropped. Returns `false` if unsent bytes remain in the batch or in the stream.
+    /// Writes as much of `batch` to the TLS stream as possible without waiting. Returns `false` if
+    /// unsent bytes remain in the batch or in the stream, and `true` otherwise. If the peer has
+    /// closed the connection, drops the bytes and returns `true`.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         let written = self.poll_send(batch, &mut Context::from_waker(Waker::noop()));
         written.is_ready()

@@ -19,7 +19,7 @@ pub use self::trace::TraceContext;
 use crate::address::Peer;
 use crate::metadata::Metadata;
 
-/// Switches by which the program has enabled metrics and traces of a server or client.
+/// Settings of a client or server that state whether metrics and traces are enabled.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ObserveOptions {
     #[cfg(feature = "metrics")]
@@ -56,8 +56,8 @@ pub(crate) struct ServerObservation {
 }
 
 impl ServerObservation {
-    /// Begins the metrics and the span of a call of `method`, as far as `observe` enables them.
-    /// `metadata` is the metadata of the request, which may contain the trace of the caller.
+    /// Begins the metrics and the span of a call of `method`, if `observe` enables them. `metadata`
+    /// is the metadata of the request, which can contain the trace of the caller.
     pub(crate) fn begin(
         observe: ObserveOptions,
         method: &'static str,

@@ -14,13 +14,13 @@ use crate::metadata::Metadata;
 /// Context](https://www.w3.org/TR/trace-context/).
 const NAME: &str = "traceparent";
 
-/// Name of the metadata value with the state of the trace. Equal to the header name in W3C Trace
-/// Context.
+/// Name of the metadata value with the trace's state, additional data of tracing systems. Equal to
+/// the header name in W3C Trace Context.
 const STATE_NAME: &str = "tracestate";
 
-/// Maximum length in bytes of a trace's state, the value of the metadata `tracestate`. According to
-/// W3C Trace Context, every system should pass on states up to this length. A longer state is not
-/// passed on.
+/// Maximum length in bytes of a trace's state, the value of the metadata `tracestate`. W3C Trace
+/// Context recommends that every system passes on states up to this length. A longer state is
+/// dropped.
 const MAX_STATE_LEN: usize = 512;
 
 thread_local! {
@@ -70,8 +70,8 @@ impl TraceContext {
         }
     }
 
-    /// Creates a new span (one operation of a trace) with a random ID in the same trace. Used for a
-    /// call that is made within this span.
+    /// Creates a new span in the same trace, with a random ID. A span is one operation of a trace.
+    /// Used for a call that is made within the present span.
     #[must_use]
     pub fn child(&self) -> Self {
         Self {
@@ -121,8 +121,8 @@ impl TraceContext {
         CURRENT.with_borrow(Clone::clone)
     }
 
-    /// Runs a future in this span, for example in a task that a handler spawns. Calls of the future
-    /// belong to the same trace.
+    /// Runs a future in this span, for example in a task that a handler spawns. Calls that the
+    /// future makes belong to the same trace.
     pub async fn scope<F: Future>(self, future: F) -> F::Output {
         let mut future = pin!(future);
         std::future::poll_fn(|cx| within(self.clone(), || future.as_mut().poll(cx))).await
@@ -218,7 +218,7 @@ impl FromStr for TraceContext {
 }
 
 /// Returns the trace context in the metadata of a request; `None` if there is no valid context. The
-/// returned context has no state if the metadata contains no state in the valid format.
+/// state of the trace is left out if the metadata contains no valid state.
 fn of(metadata: &Metadata) -> Option<TraceContext> {
     let context: TraceContext = metadata.get_str(NAME)?.parse().ok()?;
     let state = metadata.get_str(STATE_NAME);
@@ -226,9 +226,9 @@ fn of(metadata: &Metadata) -> Option<TraceContext> {
     Some(complete.unwrap_or(context))
 }
 
-/// Adds a trace context to the metadata of a request: a child of the span of the running handler,
-/// or a new trace outside of a handler. Metadata that already contains a trace context is
-/// unchanged. Values for which the metadata has no room are left out.
+/// Adds a trace context to the metadata of a request. Within a handler, the context is a child of
+/// the handler's span; outside of a handler, it begins a new trace. Metadata that already contains
+/// a trace context is unchanged. Values for which the metadata has no space are left out.
 pub(super) fn propagate(metadata: Metadata) -> Metadata {
     if metadata.get(NAME).is_some() {
         return metadata;

@@ -21,14 +21,14 @@ use crate::server::Call;
 use crate::status::Status;
 
 /// Maximum number of clients for which a server stores answers, which limits the memory of the
-/// server. When a further client makes a call, the answers of another client are dropped. The
-/// server chooses, among the clients without a running call, the client whose last request is the
-/// oldest. Of that client, only the [`History`] is then stored.
+/// server. When a further client makes a call, the server drops the answers of another client and
+/// keeps only its [`History`]. From the clients without a running call, the server chooses the
+/// client whose last request is the oldest.
 const MAX_CLIENTS: usize = 1024;
 
-/// Maximum number of answers that are stored for repeated requests of a client, which limits the
-/// memory of the server. A further answer replaces the oldest one. A repeated request for the call
-/// of the replaced answer is refused.
+/// Maximum number of answers that a server stores for repeated requests of one client, which limits
+/// the memory of the server. A further answer replaces the client's oldest answer. The server then
+/// refuses a repeated request for the call of the replaced answer.
 const MAX_ANSWERS: usize = 256;
 
 /// Maximum total length of all stored answers in bytes, which limits the memory of the server.
@@ -36,13 +36,13 @@ const MAX_ANSWERS: usize = 256;
 /// request is the oldest.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
-/// Maximum number of executed calls of one client that the server remembers without their answers.
-/// A late request for such a call is refused instead of executed again. Higher than
-/// [`MAX_ANSWERS`], because the number of a call needs far less memory than an answer.
+/// Maximum number of executed calls of one client that the server remembers after dropping their
+/// answers. The server refuses a late request for such a call instead of executing the call again.
+/// Higher than [`MAX_ANSWERS`], because the number of a call needs far less memory than an answer.
 const MAX_DROPPED: usize = 16 * MAX_ANSWERS;
 
-/// Answers that a server stores for repeated requests of calls that are executed at most once, and
-/// the running calls of this kind.
+/// Server's store of calls that must be executed at most once: the running calls, and the answers
+/// of executed calls. A repeated request gets the stored answer.
 #[derive(Debug)]
 pub(crate) struct AnswerCache {
     /// Random number of this server process.
@@ -75,8 +75,8 @@ struct ClientAnswers {
     last_used: u64,
 }
 
-/// Call of a method that is executed at most once. The call is running, or its handler has finished
-/// and the answer is stored.
+/// Entry of the [`AnswerCache`] for one call. Either the call is still running, or its handler has
+/// finished and the entry contains the answer.
 #[derive(Debug)]
 struct CallEntry {
     answer: watch::Sender<StoredAnswer>,
@@ -117,8 +117,8 @@ impl AnswerCache {
     }
 
     /// Creates the record of the client of a new connection. The record contains the time at which
-    /// the connection was accepted, and the client's identifier, which is set by the first request.
-    /// Must be called before the connection receives requests.
+    /// the connection was accepted. The first request adds the client's identifier. The caller must
+    /// create the record before the connection receives requests.
     pub(crate) fn connection_client(&self) -> ConnectionClient {
         ConnectionClient {
             session: OnceLock::new(),
@@ -126,8 +126,9 @@ impl AnswerCache {
         }
     }
 
-    /// Returns `Ok` if a call that must be executed at most once can be executed now, is running,
-    /// or has a stored answer. Otherwise, returns the status to be sent to the client.
+    /// Checks the request of a call that must be executed at most once. Returns `Ok` if the call
+    /// can be executed now, is running, or has a stored answer. Otherwise, returns the status to be
+    /// sent to the client.
     ///
     /// `metadata` is the metadata of the request. `client` is the record of the connection's
     /// client, whose identifier the first request sets. `running` is the maximum number of running
@@ -161,8 +162,8 @@ impl AnswerCache {
 
     /// Finds or creates the entry of the call `number`. Returns the entry, and `true` if the entry
     /// is new: the caller must then run the handler. With `false`, the entry contains the answer,
-    /// or will contain it when the running handler ends. Returns `None` if the call may have been
-    /// executed but has no stored answer. `epoch` is the logical time (see [`History`]) at which
+    /// or gets the answer when the running handler ends. Returns `None` if the call was perhaps
+    /// executed, but has no stored answer. `epoch` is the logical time (see [`History`]) at which
     /// the connection was accepted.
     fn enter(&self, number: CallNumber, epoch: u64) -> Option<(Arc<CallEntry>, bool)> {
         let mut state = self.state.lock();
@@ -196,8 +197,8 @@ impl AnswerCache {
         Some((entry, true))
     }
 
-    /// Stores the answer of a call, whose length is `len` bytes, and wakes the requests that wait
-    /// for the answer. Drops old answers if the memory limit is exceeded.
+    /// Stores `answer`, the answer of a call with a length of `len` bytes, in `entry`. Wakes the
+    /// requests that wait for the answer. Drops old answers if the memory limit is exceeded.
     fn keep(&self, entry: &CallEntry, answer: StoredAnswer, len: usize) {
         let mut state = self.state.lock();
         // A running call is never evicted, so the entry is still stored and its bytes must be
@@ -211,8 +212,8 @@ impl AnswerCache {
 
 impl State {
     /// Returns whether the request of the call `number` can be handled. Returns `false` if the call
-    /// may have been executed before and its answer is no longer stored. `epoch` is the logical
-    /// time (see [`History`]) at which the connection of the request was accepted.
+    /// was perhaps executed before and its answer is no longer stored. `epoch` is the logical time
+    /// (see [`History`]) at which the connection of the request was accepted.
     fn admits(&self, number: &CallNumber, epoch: u64) -> bool {
         let Some(answers) = self.sessions.get(&number.session) else {
             let history = self.evicted.history(number.session);
@@ -223,10 +224,10 @@ impl State {
             || (answers.history.excludes(number, epoch) && !answers.dropped.contains(&call))
     }
 
-    /// Returns whether the call `number` can be added. Each client may have `running` running
-    /// calls. A new client can be added if fewer than [`MAX_CLIENTS`] clients are stored, or if a
-    /// stored client has no running call and can be removed. Also returns `true` for a call that is
-    /// already known.
+    /// Returns whether the call `number` can be added to the store. `running` is the maximum number
+    /// of running calls of a client. A new client can be added if fewer than [`MAX_CLIENTS`]
+    /// clients are stored, or if a stored client without a running call can be removed. Returns
+    /// `true` for a call that is already stored.
     fn has_room(&self, number: &CallNumber, running: usize) -> bool {
         let Some(answers) = self.sessions.get(&number.session) else {
             return self.sessions.len() < MAX_CLIENTS
@@ -238,9 +239,9 @@ impl State {
             || calls.values().filter(|entry| !entry.is_done()).count() < running
     }
 
-    /// Removes all calls of one client, to make room for another, if the calls of [`MAX_CLIENTS`]
-    /// clients are stored. Chooses a client without a running call: the client whose last request
-    /// is the oldest.
+    /// Removes all calls of one client if [`MAX_CLIENTS`] clients are stored, to make room for
+    /// another client. From the clients without a running call, chooses the client whose last
+    /// request is the oldest.
     fn evict_client(&mut self) {
         if self.sessions.len() < MAX_CLIENTS {
             return;
@@ -259,8 +260,8 @@ impl State {
     }
 
     /// Drops stored answers if they have more than `limit` bytes in total. Begins with the answers
-    /// of the client whose last request is the oldest. Stops at half of `limit`, so that the next
-    /// answers do not exceed the limit again.
+    /// of the client whose last request is the oldest. Stops when at most half of `limit` is left,
+    /// so that the next answers do not exceed the limit again.
     fn drop_old_answers(&mut self, limit: usize) {
         if self.answer_bytes <= limit {
             return;
@@ -277,14 +278,16 @@ impl State {
 }
 
 impl ClientAnswers {
-    /// Returns whether the client has no running call, so that its answers may be removed.
+    /// Returns `true` if the client has no running call. Only then can the client's answers be
+    /// removed.
     fn is_idle(&self) -> bool {
         self.calls.values().all(|entry| entry.is_done())
     }
 
-    /// Makes room for one more answer of this client. Drops the answers with sequence numbers below
-    /// `floor`, which the client has received. If the client still has [`MAX_ANSWERS`] answers,
-    /// also drops the oldest. Returns the length of the dropped answers in bytes.
+    /// Makes room for another answer of this client. Drops the answers with sequence numbers below
+    /// `floor`, because the client has received these answers. If the client still has
+    /// [`MAX_ANSWERS`] answers, also drops the oldest answer. Returns the total length of the
+    /// dropped answers in bytes.
     fn make_room(&mut self, floor: u64) -> usize {
         let floor = self.raise_floor(floor);
         let mut freed = 0;
@@ -319,16 +322,17 @@ impl ClientAnswers {
     }
 
     /// Raises the floor of this client to at least `floor`. The floor is a sequence number: the
-    /// server executes no further call of the client with a lower number. Returns the resulting
-    /// floor, which may be higher than `floor`.
+    /// server executes no further call of the client with a lower number. Returns the new floor,
+    /// which is higher than `floor` if the floor was already higher.
     fn raise_floor(&mut self, floor: u64) -> u64 {
         self.history.floor = self.history.floor.max(floor);
         self.history.floor
     }
 
-    /// Returns a record of the calls of this client that the server may have executed, for use
-    /// after the client's answers are removed. The floor of the record is above all calls that the
-    /// server knows: each call with a lower sequence number may have been executed.
+    /// Returns a record of the calls of this client that the server has perhaps executed. The
+    /// record replaces the client's answers, which the caller removes. The floor of the record is
+    /// above all calls that the server knows: a call with a lower sequence number was perhaps
+    /// executed.
     fn final_history(mut self) -> History {
         let calls = self.calls.last_key_value().map(|(call, _)| *call);
         let last = calls.max(self.dropped.last().copied());
@@ -410,15 +414,16 @@ where
     }
 }
 
-/// Ends the call of the present task, and makes the server send `status` to the client. Unwinds
-/// with a [`Refusal`], without calling the panic hook.
+/// Ends the task of the present call, and makes the server send `status` to the client. Unwinds
+/// with a [`Refusal`] as the panic's payload, without calling the panic hook.
 fn refuse(status: Status) -> ! {
     resume_unwind(Box::new(Refusal(status)))
 }
 
-/// Returns the approximate length of a stored answer in bytes, for the memory limit: the encoded
-/// length plus the size of the Rust value. Fails if the answer contains a bulk, which cannot be
-/// stored: its memory may be far longer than the limit, and can be lent to one connection only.
+/// Returns the approximate length of an answer in bytes, for the memory limit: the encoded length
+/// plus the size of the Rust value. Fails if the answer contains a bulk, because such an answer
+/// cannot be stored. The memory of a bulk can be far longer than the limit, and only one connection
+/// can use it.
 fn len<F, T, E>(result: &Result<T, E>) -> Result<usize, Status>
 where
     F: MethodCodecs,
@@ -461,7 +466,7 @@ mod tests {
     }
 
     /// Finds or creates the cache entry of the call `number`, as for a request on a new connection.
-    /// Returns the entry, and `true` if the entry is new. Returns `None` if the call may have been
+    /// Returns the entry, and `true` if the entry is new. Returns `None` if the call was perhaps
     /// executed before, but its answer is no longer stored.
     fn enter(cache: &AnswerCache, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
         cache.enter(number, cache.connection_client().epoch)

@@ -6,15 +6,16 @@ use std::sync::OnceLock;
 
 use super::CallNumber;
 
-/// Maximum number of clients without stored answers whose [`History`] is stored, which limits the
-/// memory of the server to a few MiB. The record of a further client replaces the oldest record.
+/// Maximum number of clients for which a server stores only a [`History`], without answers. Limits
+/// the memory of the server to a few MiB. The record of a further client replaces the oldest
+/// record.
 const MAX_EVICTED: usize = 64 << 10;
 
-/// Record of the calls of a client that a server may have executed, although their answers are not
+/// Record of the calls of a client that a server has perhaps executed, but whose answers are not
 /// stored. The server must not execute these calls again.
 ///
-/// An *epoch* is a logical time: the number of records, of all clients, that the server had stored
-/// by then. Epochs show whether a connection began before or after a record was stored.
+/// An *epoch* is a logical time: the number of records (of all clients) that the server has stored
+/// so far. Epochs show whether a connection began before or after a record was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct History {
     /// Sequence number below which every call may have been executed.
@@ -27,11 +28,11 @@ pub(super) struct History {
 
 impl History {
     /// Returns `true` if the call `number` has certainly not been executed. `epoch` is the logical
-    /// time at which the connection of the request was accepted. The caller must have checked that
+    /// time at which the connection of the request was accepted. The caller must ensure that
     /// neither the answer nor the number of the call is stored.
     ///
-    /// The server may have deleted old records to save memory. The call may then be in a deleted
-    /// record. In this case, returns `true` only for a first request (not repeated) on a connection
+    /// If the server has deleted old records to save memory, a deleted record perhaps contained the
+    /// call. In this case, returns `true` only for a first request (not repeated) on a connection
     /// that was accepted after the deleted records were stored.
     ///
     /// The result is right even if a repetition of the request, on another connection, was executed
@@ -67,11 +68,11 @@ impl EvictedClients {
         self.next
     }
 
-    /// Returns the record of the calls that the server may have executed for the client `session`.
-    /// If there is no record, returns an empty record. The empty record contains the time before
-    /// which deleted records were stored, because the record of this client may have been deleted.
-    /// Must not be called while answers of the client are stored: the record is then stored with
-    /// the answers.
+    /// Returns the record of the calls that the server has perhaps executed for the client
+    /// `session`. If there is no record, returns an empty record. The record of this client was
+    /// then perhaps deleted, so the empty record contains the time before which deleted records
+    /// were stored. The caller must ensure that no answers of the client are stored: the record is
+    /// otherwise stored with the answers.
     pub(super) fn history(&self, session: u128) -> History {
         let unknown = History {
             floor: 0,
@@ -82,9 +83,9 @@ impl EvictedClients {
             .map_or(unknown, |(_, history)| *history)
     }
 
-    /// Stores `history`, the record of the calls that the server may have executed for the client
-    /// `session`. Called when the client's answers are removed. If more than `MAX_EVICTED` records
-    /// are then stored, forgets the oldest record.
+    /// Stores `history`, the record of the calls that the server has perhaps executed for the
+    /// client `session`. Called when the client's answers are removed. If more than `MAX_EVICTED`
+    /// records are then stored, deletes the oldest record.
     pub(super) fn insert(&mut self, session: u128, history: History) {
         self.remove(session);
         self.histories.insert(session, (self.next, history));

@@ -62,9 +62,9 @@ pub(crate) struct NumberedCall<'s> {
 }
 
 impl NumberedCall<'_> {
-    /// Returns whether the request may be sent to the server process with this instance ID. Returns
-    /// `false` if another server process may have received the request, because the call could then
-    /// be executed twice.
+    /// Returns whether the client may send the request to the server process with this instance ID.
+    /// Returns `false` if another server process has perhaps received the request, because the call
+    /// could then be executed twice.
     pub(crate) fn may_be_sent_to(&self, instance_id: u64) -> bool {
         self.sent_to.is_none_or(|first| first == instance_id)
     }
@@ -84,14 +84,15 @@ impl NumberedCall<'_> {
         metadata.try_with(NAME, &number.encode())
     }
 
-    /// Records that the server process with this instance ID may have received the request, so that
-    /// the call is repeated only at this process.
+    /// Records that the server process with this instance ID has perhaps received the request.
+    /// Afterwards, the client repeats the call only at this process.
     pub(crate) fn set_sent(&mut self, instance_id: u64) {
         self.sent_to = Some(instance_id);
     }
 
-    /// Returns whether a server may have received the request of this call. The request may then be
-    /// sent again only to this server, because another server could execute the call a second time.
+    /// Returns whether a server has perhaps received the request of this call. The client must then
+    /// send the request only to this server again, because another server could execute the call a
+    /// second time.
     pub(crate) fn is_sent(&self) -> bool {
         self.sent_to.is_some()
     }

@@ -11,8 +11,8 @@ pub(crate) use crate::wire::MAX_BATCH_LEN;
 use crate::wire::{CallId, Header, ITEM_PREFIX_LEN, MESSAGE_HEADER_LEN, write_message_header};
 
 /// Maximum number of buffers of sent messages that a connection keeps for later messages. Equal to
-/// the default number of messages that the device can be sending, because the device may still be
-/// reading from each of these buffers.
+/// the default number of messages that the device can be sending at the same time. Until the device
+/// has sent a message, the message's buffer cannot be used again.
 const MAX_SPARE_BUFFERS: usize = 64;
 
 /// A message that is under construction or waits to be sent. A batch contains the frames of several
@@ -89,9 +89,9 @@ impl ItemFrame {
 }
 
 impl Batch {
-    /// Creates an empty batch, a message to which frames are appended. Uses the oldest buffer of
-    /// `spare` if the network device has finished sending from that buffer, and otherwise a new
-    /// buffer.
+    /// Creates an empty batch, a message to which frames are appended. Uses the oldest buffer in
+    /// `spare` if the network device has finished sending from this buffer. Otherwise allocates a
+    /// new buffer.
     pub(super) fn open(link: &Link, spare: &mut VecDeque<Buffer>) -> Result<Self, Error> {
         let is_free = spare
             .front_mut()
@@ -292,8 +292,8 @@ impl Batch {
     }
 
     /// Adds the buffer of this message to the end of `spare`, the list of buffers for later
-    /// messages. The device may still be reading the buffer, so buffers at the front are used
-    /// first. Drops a buffer of an unusual length, or any buffer if `spare` is full.
+    /// messages. The oldest buffers of the list are used first, because the device is perhaps still
+    /// reading the newest. Drops a buffer of an unusual length, or any buffer if `spare` is full.
     pub(super) fn recycle(self, link: &Link, spare: &mut VecDeque<Buffer>) {
         if spare.len() < MAX_SPARE_BUFFERS
             && self.buffer.bytes().len() == link.prefix() + MAX_BATCH_LEN

@@ -22,10 +22,10 @@ pub(crate) fn send_long<C: Deref<Target = Core>>(
 }
 
 impl Outbox {
-    /// Sends `batch`, a message with a single long frame. If the transport allows, sends the
-    /// message concurrently with other messages, otherwise after the queued messages. The caller
-    /// must hold a [`CountedFrame`] until this function returns, so that the frame counts against
-    /// the limit of unsent bytes.
+    /// Sends `batch`, a message with a single long frame. If the transport allows, sends this
+    /// message concurrently with other messages. Otherwise, sends it after the queued messages. The
+    /// caller must hold a [`CountedFrame`] until this function returns, so that the frame counts
+    /// against the limit of unsent bytes.
     async fn send_counted(&self, mut batch: Box<Batch>) -> Result<(), Error> {
         let link = self.link().ok_or_else(ended)?;
         if link.sends_concurrently() {

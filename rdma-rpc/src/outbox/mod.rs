@@ -25,19 +25,19 @@ use crate::payload::Buffer;
 use crate::status::Status;
 use crate::wire::Header;
 
-/// Number of frames at which a message is sent before the end of the scheduler's turn, in which
-/// other tasks may append further frames. Applies only if no earlier message waits or is being
-/// sent. The peer can then handle these frames while this end produces more.
+/// Number of frames in a message at which the message is sent at once, so that the peer can handle
+/// these frames while this end produces more. With fewer frames, the message is sent only after the
+/// other ready tasks have run. Applies only if no earlier message waits or is being sent.
 const EARLY_SEND_FRAMES: u16 = 32;
 
-/// Maximum number of bytes in complete messages that wait to be sent; above this limit, new calls
-/// and stream items wait, too. Limits the memory of the queue. Large enough that the transport has
-/// data to send while calls wait.
+/// Maximum number of bytes in complete messages that wait to be sent. Above this limit, new calls
+/// and stream items wait too, which limits the memory of the queue. Large enough that the transport
+/// has data to send while calls wait.
 const MAX_QUEUED: usize = 256 << 10;
 
-/// Maximum number of bytes of long frames (each a separate message) that wait to be sent; above
-/// this limit, new calls and stream items wait, which limits memory. Higher than [`MAX_QUEUED`],
-/// because a single long frame may have up to 16 MiB by default.
+/// Maximum number of bytes of long frames (each a separate message) that wait to be sent. Above
+/// this limit, new calls and stream items wait, which limits the memory. Higher than
+/// [`MAX_QUEUED`], because a single long frame has up to 16 MiB by default.
 const MAX_LONG: usize = 16 << 20;
 
 /// Send queue of a connection. Collects frames in batches (messages with several frames), which the
@@ -210,9 +210,9 @@ impl Outbox {
         }
     }
 
-    /// Encodes `header` and `body` as a separate message, because they are too long to share a
-    /// message with others. The caller must send this message by [`send_long`]. Fails if the
-    /// message would have more than `limit` bytes.
+    /// Encodes `header` and `body` as a separate message. Called for a frame that is too long to
+    /// share a message with other frames. The caller must send the message by [`send_long`]. Fails
+    /// if the message would have more than `limit` bytes.
     pub(crate) fn encode_long(
         &self,
         header: &Header<'_>,
@@ -248,8 +248,8 @@ impl Outbox {
         self.notify_flusher(&mut state);
     }
 
-    /// Notifies the task that sends the queued messages, unless a notification is pending. `state`
-    /// is the locked state of this outbox.
+    /// Notifies the task that sends the queued messages. Does nothing if the task has not yet
+    /// handled an earlier notification. `state` is the locked state of this outbox.
     fn notify_flusher(&self, state: &mut State) {
         if !state.is_scheduled {
             state.is_scheduled = true;
@@ -259,8 +259,8 @@ impl Outbox {
 
     /// Passes the queued messages to the transport, oldest first, until the transport accepts no
     /// more without waiting. The flusher (the sending task) then sends the remaining messages.
-    /// Passes no message while the flusher is sending one, because messages must stay in order.
-    /// Fails if the transport fails or has been dropped because the connection has ended.
+    /// Passes no message while the flusher is sending a message, because messages must stay in
+    /// order. Fails if the transport fails, or if the connection has ended.
     fn send_queue(&self, state: &mut State) -> Result<(), Error> {
         let Some(link) = state.link.clone() else {
             return Err(ended());
@@ -309,14 +309,15 @@ impl Outbox {
         }
     }
 
-    /// Returns whether frames of further calls may be appended. Returns `false` while more bytes
-    /// wait to be sent than [`MAX_QUEUED`] and [`MAX_LONG`] allow.
+    /// Returns `true` if frames of further calls can be appended now. Returns `false` while more
+    /// bytes wait to be sent than [`MAX_QUEUED`] and [`MAX_LONG`] allow.
     pub(crate) fn has_room(&self) -> bool {
         !self.is_full.load(Ordering::Acquire)
     }
 
-    /// Returns the number of bytes of the complete batches that wait or are being sent. For a
-    /// message with a single long frame, counts at most the maximum length of a batch.
+    /// Returns the number of bytes of the complete messages that wait or are being sent. A message
+    /// with a single long frame counts with at most the maximum length of a batch
+    /// ([`MAX_BATCH_LEN`]).
     pub(crate) fn queued_in_batches(&self) -> usize {
         self.state.lock().queued_short
     }

@@ -111,9 +111,9 @@ pub trait Reflection {
     async fn calls(&self) -> Result<Vec<CallCounts>, ()>;
 }
 
-/// Implementation of the reflection service for the methods of a server. The descriptions are
-/// created at the first request. Creating them takes time, because the structure of each type is
-/// found by decoding many sample values of the type.
+/// Implementation of the reflection service for the methods of a server. Creates the descriptions
+/// of the methods at the first request, because this takes time: to find the structure of each
+/// type, many sample values of the type are decoded.
 #[derive(Debug)]
 pub(crate) struct ReflectionService {
     methods: Vec<CountedMethod>,
@@ -122,8 +122,8 @@ pub(crate) struct ReflectionService {
 }
 
 impl ReflectionService {
-    /// Creates the reflection service for these methods of a server, each with the counters of its
-    /// calls. `uses` are the types in the signatures of the methods.
+    /// Creates the reflection service for `methods`, the methods of a server with the counters of
+    /// their calls. `uses` are the types in the signatures of the methods.
     pub(crate) fn new(mut methods: Vec<CountedMethod>, uses: Vec<TypeUse>) -> Self {
         methods.sort_by_key(|(info, _, _)| info.name);
         Self {

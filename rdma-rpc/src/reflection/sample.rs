@@ -17,25 +17,25 @@ use serde::de::{
 use super::schema::{Fields, Format, Schema, TypeFormat};
 use crate::bulk;
 
-/// Maximum number of sample values that are decoded to find the structure of one type. Each
-/// decoding finds the fields of one variant per enum. Limits the time for types with many variants:
-/// the fields of the remaining variants stay unknown.
+/// Maximum number of sample values that are decoded to find the structure of one type. Each sample
+/// value shows the fields of only one variant per enum. The limit bounds the time for types with
+/// many variants: the fields of the remaining variants stay unknown.
 const MAX_PASSES: usize = 500;
 
-/// Maximum nesting depth of types in an invented value. Sequences and options that are nested
-/// deeper are empty, which limits the use of the stack.
+/// Maximum nesting depth of types in a sample value. Sequences and options that are nested deeper
+/// are decoded as empty, which limits the use of the stack.
 const MAX_DEPTH: usize = 64;
 
-/// Finds the structure of the type `T` for the reflection service. Decodes invented values of the
-/// type, and records which types the decoding requests. Returns `None` if the type rejects an
-/// invented value, or if its decoding depends on the input.
+/// Finds the structure of the type `T` for the reflection service. Decodes sample values of the
+/// type, and records which types the decoding requests. Returns `None` if the type rejects a sample
+/// value, or if the requested types depend on the values.
 pub(crate) fn schema<T: DeserializeOwned>() -> Option<Schema> {
     catch_unwind(AssertUnwindSafe(trace::<T>)).ok().flatten()
 }
 
-/// Finds the structure of the type `T`. Decodes invented values and records which types the
-/// decoding requests, until every variant of every enum was decoded, or [`MAX_PASSES`] values were.
-/// Returns `None` if the type rejects an invented value.
+/// Finds the structure of the type `T`. Decodes sample values, and records which types the decoding
+/// requests. Ends when every variant of every enum was decoded, or after [`MAX_PASSES`] values.
+/// Returns `None` if the type rejects a sample value.
 fn trace<T: DeserializeOwned>() -> Option<Schema> {
     let mut builder = SchemaBuilder::default();
     let mut format = Format::Unknown;
@@ -58,8 +58,8 @@ fn trace<T: DeserializeOwned>() -> Option<Schema> {
 }
 
 #[derive(Default)]
-/// Structs and enums that were found so far within a type by decoding invented sample values of the
-/// type. Also contains the position within the value that is being decoded.
+/// Structs and enums that were found so far within a type by decoding sample values of the type.
+/// Also contains the stack of the types that are being decoded.
 struct SchemaBuilder {
     types: BTreeMap<String, TypeFormat>,
     /// Names of the types that are being decoded, outermost first.
@@ -71,8 +71,8 @@ struct SchemaBuilder {
 
 impl SchemaBuilder {
     /// Returns whether a type is being decoded within itself, or types are nested more than
-    /// [`MAX_DEPTH`] deep. Sequences and options must then be decoded as empty, because the
-    /// decoding would otherwise never end or use too much of the stack.
+    /// [`MAX_DEPTH`] deep. Sequences and options must then be decoded as empty. Otherwise, the
+    /// decoding would never end or use too much of the stack.
     fn is_recursive(&self) -> bool {
         let is_repeated = |(at, name): (usize, &&str)| self.stack[..at].contains(name);
         self.stack.len() > MAX_DEPTH || self.stack.iter().enumerate().any(is_repeated)
@@ -121,7 +121,7 @@ impl SchemaBuilder {
 }
 
 /// Returns the error for two different types that have the same name. A [`Schema`] identifies types
-/// by their names, so it cannot describe both.
+/// by their names, and therefore cannot describe two types with one name.
 fn same_name() -> Error {
     Error::custom("two different types have the same name")
 }
@@ -135,8 +135,9 @@ struct SampleValue<'t> {
 }
 
 impl SampleValue<'_> {
-    /// Records the type of the value that is being decoded. If a type is already recorded for this
-    /// value, fills in its unknown parts. Fails if the two types differ.
+    /// Records `format` as the type of the value that is being decoded. If a type is already
+    /// recorded for this value, only fills in the unknown parts of that type. Fails if the two
+    /// types differ.
     fn set(&mut self, format: Format) -> Result<(), Error> {
         match self.format.merge(format) {
             true => Ok(()),

@@ -115,8 +115,8 @@ fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D
 }
 
 impl Format {
-    /// Replaces unknown parts of this type description by the corresponding parts of `other`, which
-    /// was recorded from another value of the same type. Returns `false` if the descriptions
+    /// Replaces unknown parts of this type description by the corresponding parts of `other`, a
+    /// description from another value of the same type. Returns `false` if the descriptions
     /// contradict each other.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {

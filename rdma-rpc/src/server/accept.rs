@@ -16,14 +16,14 @@ use crate::link::{Accepted, Listener};
 use crate::once;
 use crate::wire::Settings;
 
-/// Time limit of each of the last two steps that a server's shutdown performs for a connection
-/// after the grace period: waiting for its last handlers, and sending its last answers. Over TCP,
-/// sending includes the wait until the client closes the connection. Short, because the program
-/// waits for the shutdown.
+/// Time limit of each of the last two steps of a server's shutdown, which follow the grace period.
+/// In these steps, each connection waits for its last handlers, and then sends its last answers.
+/// Over TCP, sending includes the wait until the client closes the connection. Short, because the
+/// program waits for the shutdown.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// Pause after a failed `accept`. The cause may be a temporary lack of resources, such as file
-/// descriptors, and repeating the operation without a pause would occupy the CPU.
+/// Pause after a failed `accept`. The cause is possibly a temporary lack of resources, such as file
+/// descriptors. Without a pause, repeating the operation would occupy the CPU.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A handle to a running server. Dropping the handle also starts the shutdown that
@@ -122,8 +122,8 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// Serves a client until its connection ends or the server has shut down, and returns the reason
-/// for the end. A shutdown first waits for the client's calls.
+/// Serves a client until its connection ends or the server has shut down. Returns the reason for
+/// the end. A shutdown first waits for the client's calls.
 async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiver<bool>) -> Error {
     let begun = tokio::select! {
         begun = timeout(limits::CONNECT_TIMEOUT, client.into_link(&shared.encryption)) => begun,
@@ -191,9 +191,9 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
 }
 
 /// Waits until all messages of the connection were sent. Over TCP, also waits until the client has
-/// closed the connection. During this wait, the receiving task of the connection reads the bytes
-/// that the client still sends. If the socket were closed with unread bytes, the system would drop
-/// the bytes that were not yet delivered to the client.
+/// closed the connection. During this wait, the receiving task reads the bytes that the client
+/// still sends. Closing a socket with unread bytes would drop bytes that were not yet delivered to
+/// the client.
 async fn finish_sending(core: &Core) {
     core.outbox.wait_until_sent().await;
     if let Some(link) = core.outbox.link()

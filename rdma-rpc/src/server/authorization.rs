@@ -7,7 +7,8 @@ use crate::address::Peer;
 use crate::metadata::Metadata;
 
 /// Facts about a call that the server has not started yet: the method, the caller and the metadata.
-/// An [interceptor](crate::Server::intercept) decides by them whether the call may start.
+/// An [interceptor](crate::Server::intercept), a function of the program, uses these facts to allow
+/// or refuse the call.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct CallInfo<'c> {
@@ -38,14 +39,15 @@ pub(super) struct Authorization {
 }
 
 impl Authorization {
-    /// Returns whether the client of a connection may make calls: authentication is not required,
-    /// or has succeeded. `identity` is the identity that authentication has returned, if any.
+    /// Returns whether the client of a connection can make calls: the server requires no
+    /// authentication, or the authentication has succeeded. `identity` is the identity that the
+    /// authentication has returned, if any.
     pub(super) fn admits(&self, identity: Option<&Metadata>) -> bool {
         self.authenticate.is_none() || identity.is_some()
     }
 
-    /// Calls the interceptors in order, and returns the reason of the first refusal as the error. A
-    /// panic of an interceptor is a refusal.
+    /// Calls the interceptors in order, functions of the program that can refuse the call. Returns
+    /// the reason of the first refusal as the error. A panic of an interceptor counts as a refusal.
     pub(super) fn check(&self, info: &CallInfo<'_>) -> Result<(), String> {
         for interceptor in &self.interceptors {
             let checked = catch_unwind(AssertUnwindSafe(|| interceptor(info)));

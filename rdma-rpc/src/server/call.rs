@@ -30,17 +30,17 @@ impl<Q> Call<Q> {
         }
     }
 
-    /// Stores the permits of the call, so that a handler that may run longer than its call can keep
-    /// them. Until they are dropped, the call counts as running for the limits of the server, of
-    /// the method and of the connection.
+    /// Stores the permits of the call. Until the permits are dropped, the call counts as running
+    /// for the limits of the server, of the method and of the connection. A handler that can run
+    /// longer than its call gets the permits with [`Self::take_permits`].
     pub(super) fn set_permits(&mut self, permits: [Option<CallPermit>; 3]) {
         self.permits = permits;
     }
 
-    /// Takes the permits of the call for the limits of the server, of the method and of the
-    /// connection. A permit is `None` if there is no such limit. The call counts as running until
-    /// the permits are dropped. The caller must therefore keep the permits until the handler ends,
-    /// even if the call ends earlier.
+    /// Moves the permits out of this call, and returns them. The three permits are those of the
+    /// server, of the method and of the connection; a permit is `None` if no such limit is set. The
+    /// call counts as running until the permits are dropped. Therefore the caller must keep the
+    /// permits until the handler ends, even if the call ends earlier.
     pub(crate) fn take_permits(&mut self) -> [Option<CallPermit>; 3] {
         std::mem::take(&mut self.permits)
     }

@@ -71,11 +71,11 @@ impl ServerConnection {
         }
     }
 
-    /// Handles the frames of a message from the client: starts a call for each request, passes
-    /// frames such as stream items to their calls, and handles frames about the connection, such as
-    /// settings. The message may contain arbitrary bytes. Fails if the message violates the
-    /// protocol, if the authentication refuses the client, or if the client announces that it
-    /// closes the connection. The caller must then end the connection.
+    /// Handles the frames of a message from the client, which can contain arbitrary bytes. Starts a
+    /// call for each request, passes other frames of calls (such as stream items) to their calls,
+    /// and handles frames about the connection. Fails if the message violates the protocol, if the
+    /// authentication refuses the client, or if the client closes the connection. The caller must
+    /// then end the connection.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
         let mut reader = FrameReader::new(message.bytes())?;
         let mut clock = Instant::now();
@@ -155,9 +155,9 @@ impl ServerConnection {
         }
     }
 
-    /// Authenticates a client by the metadata in the settings that the client has sent, and then
-    /// sends the settings of the server. Fails with [`Error::Denied`] if the client is refused.
-    /// Does nothing if the server does not require authentication, because its settings were
+    /// Authenticates a client by `credentials`, the metadata in the client's settings. Then sends
+    /// the settings of the server. Fails with [`Error::Denied`] if the client is refused. Does
+    /// nothing if the server requires no authentication, because the server's settings were then
     /// already sent.
     fn authenticate(&self, core: &Arc<Core>, credentials: &Metadata) -> Result<()> {
         let Some(authenticate) = &self.shared.authorization.authenticate else {
@@ -232,9 +232,10 @@ impl ServerConnection {
         next
     }
 
-    /// Ends the running calls of this connection: their handlers are dropped, and their streams
-    /// fail with `error`, the error that ended the connection. New calls are refused from now on.
-    /// One-way calls have no slot; their tasks end when the connection has ended.
+    /// Ends the running calls of this connection. Drops their handlers, and fails their streams
+    /// with `error`, the error that ended the connection. Refuses new calls from now on. The tasks
+    /// of one-way calls are not in the table of calls, and end by themselves after the end of the
+    /// connection.
     pub(crate) fn fail(&self, error: &Error) {
         self.is_closing.store(true, Ordering::SeqCst);
         self.slots.stop(|_| true, error, drop);
@@ -247,10 +248,10 @@ impl ServerConnection {
         core.send_control(&Header::Goodbye { status: 0 });
     }
 
-    /// Ends the calls of the connection that still run at the end of a shutdown's grace period, and
-    /// sends the client [`Status::Cancelled`] for each of them. The status [`Status::ShuttingDown`]
-    /// would mean that the calls were not started. One-way calls, which have no slot, run until the
-    /// connection ends.
+    /// Ends the calls of the connection that still run at the end of a shutdown's grace period.
+    /// Sends the client [`Status::Cancelled`] for each of these calls. The status
+    /// [`Status::ShuttingDown`] would mean that the calls were not started. One-way calls are not
+    /// in the table of calls, and run until the connection ends.
     pub(super) fn stop(&self, core: &Core) {
         let stopped = |id| refuse(core, id, &Status::Cancelled);
         let next = self.slots.stop(|_| true, &Error::ShuttingDown, stopped);
@@ -259,9 +260,9 @@ impl ServerConnection {
     }
 
     /// Announces to the client that the server has answered every call that the server has started.
-    /// The client may then send its unanswered calls to another server. The announcement contains
-    /// the number of long responses, because they may arrive later than the announcement. The
-    /// caller must ensure that no handler is running.
+    /// The client can then send its unanswered calls to another server. Includes the number of long
+    /// responses, because a long response can arrive later than the announcement. The caller must
+    /// ensure that no handler is running.
     pub(super) fn announce_all_answered(&self, core: &Core) {
         let header = Header::Goodbye { status: 2 };
         let sent = self.long_responses.load(Ordering::Relaxed).to_be_bytes();
@@ -298,8 +299,8 @@ impl ServerConnection {
         }
     }
 
-    /// Returns whether at most one handler is running. The response of this handler is then sent
-    /// immediately, because no other response can share the message.
+    /// Returns whether at most one handler is running. The server then sends the response of this
+    /// handler immediately, because no other response can share the message.
     pub(super) fn has_one_handler(&self) -> bool {
         self.running.load(Ordering::Relaxed) <= 1
     }
@@ -308,8 +309,8 @@ impl ServerConnection {
         self.is_closing.load(Ordering::SeqCst)
     }
 
-    /// Waits until no handler of the connection is running. Must be called after [`Self::close`],
-    /// which refuses new calls.
+    /// Waits until no handler of the connection is running. The caller must call [`Self::close`]
+    /// first, which refuses new calls.
     pub(super) async fn wait_for_handlers(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
@@ -322,9 +323,9 @@ impl ServerConnection {
     }
 }
 
-/// Answers the call `id` with `status`, without a response. For a one-way call, which gets no
-/// answer, only logs the status. Ends the connection if the status cannot be queued for lack of
-/// memory: without the status, the client would wait until the deadline of the call.
+/// Answers the call `id` with `status` instead of a response. A one-way call gets no answer: the
+/// status is only logged. Ends the connection if no memory is left to queue the status, because the
+/// client would otherwise wait until the deadline of the call.
 pub(super) fn refuse(core: &Core, id: CallId, status: &Status) {
     if id.index == ONE_WAY {
         tracing::warn!(peer = %core.peer, ?status, "a one-way call was dropped");

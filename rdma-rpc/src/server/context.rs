@@ -76,9 +76,9 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`](crate::Error::Transport) if the memory cannot be registered,
-    /// [`Error::Bulk`](crate::Error::Bulk) if the memory cannot be allocated, and the error that
-    /// ended the connection.
+    /// * [`Error::Transport`](crate::Error::Transport) if the memory cannot be registered.
+    /// * [`Error::Bulk`](crate::Error::Bulk) if the memory cannot be allocated.
+    /// * The error that ended the connection.
     pub fn bulk_memory(&self, len: usize) -> Result<BulkMemory> {
         BulkMemory::for_peer(&self.core, len)
     }
@@ -96,9 +96,9 @@ impl Context {
         Some(deadline.saturating_duration_since(tokio::time::Instant::now()))
     }
 
-    /// Returns whether the call has ended: the caller has cancelled the call, its deadline has
-    /// passed, its connection has ended, or its handler has finished. A one-way call ends with its
-    /// connection.
+    /// Returns whether the call has ended. A call ends when the caller cancels it, when its
+    /// deadline passes, when its connection ends, or when its handler finishes. A one-way call ends
+    /// with its connection.
     pub fn is_cancelled(&self) -> bool {
         self.core.end().is_some()
             || (self.id.index != ONE_WAY

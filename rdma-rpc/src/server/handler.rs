@@ -33,8 +33,8 @@ use crate::status::Status;
 use crate::stream::{ReceiveBuffer, SendWindow, Streams, WINDOW_BYTES, WINDOW_ITEMS, Window};
 use crate::wire::{CallId, Header, ONE_WAY};
 
-/// Duration of a single poll of a handler above which the server logs a warning. During the poll,
-/// the other calls of the thread must wait. Well-behaved handlers return within microseconds.
+/// Duration of a single poll of a handler above which the server logs a warning. Other calls of the
+/// same thread must wait during the poll. A poll of a well-behaved handler takes microseconds.
 const MAX_POLL_TIME: Duration = Duration::from_millis(10);
 
 /// Maximum number of unused heap allocations that a method keeps for the handlers of later calls.
@@ -328,9 +328,10 @@ where
         }
     }
 
-    /// Counts a call as running until the returned permits are dropped: for the server, for its
-    /// method, and, if it is a one-way call, for its connection. A permit is `None` if no such
-    /// limit applies. If a limit is reached, returns the reason for refusing the call.
+    /// Counts a call as running until the returned permits are dropped. The three permits are for
+    /// the limits of the server, of the method, and, for a one-way call, of the connection. A
+    /// permit is `None` if no such limit applies. If a limit is reached, returns the reason for
+    /// refusing the call.
     fn acquire_permits(
         &self,
         connection: &ServerConnection,
@@ -359,9 +360,9 @@ where
         Ok(permits)
     }
 
-    /// Ends the call `id` and sends its `result`. Before this, waits until the last pieces of the
-    /// request's [`Bulk`](crate::Bulk)s were transferred, because the caller may use their memory
-    /// again after the response.
+    /// Sends `result`, the result of the call `id`, and ends the call. First waits until the last
+    /// pieces of the request's [`Bulk`](crate::Bulk)s were transferred, because the caller can use
+    /// the memory of the bulks again after the response.
     async fn respond(&self, core: &Arc<Core>, id: CallId, streams: &Streams, result: Result<T, E>) {
         streams.bulks.close();
         streams.bulks.idle().await;
@@ -371,8 +372,9 @@ where
         }
     }
 
-    /// Ends a call and appends its response to the outbox (send queue) of the connection. Returns a
-    /// response that is too long to share a message with other frames; the caller must send it.
+    /// Ends a call and appends its response to the outbox (send queue) of the connection. If the
+    /// response is too long to share a message with other frames, returns it as a separate message
+    /// instead. The caller must send this message.
     pub(super) fn finish(
         &self,
         core: &Arc<Core>,
@@ -439,9 +441,9 @@ where
     }
 
     /// Ends the call `id` after a panic of its handler or of the encoder of its response. The
-    /// caller gets [`Status::Panicked`]. If the panic's `payload` is a [`Refusal`], by which a
-    /// handler's task refuses a call, the caller gets its status instead. Returns the outcome of
-    /// the call for the metrics.
+    /// caller gets [`Status::Panicked`]. If the panic's `payload` is a [`Refusal`], the handler's
+    /// task has refused the call, and the caller gets the status in the refusal. Returns the
+    /// outcome of the call for the metrics.
     pub(super) fn unwound(&self, core: &Core, id: CallId, payload: Box<dyn Any + Send>) -> Outcome {
         let (status, outcome) = match payload.downcast::<Refusal>() {
             Ok(refusal) => (refusal.0, Outcome::Failed),
@@ -457,8 +459,8 @@ where
         outcome
     }
 
-    /// Logs a warning if a poll of a handler has blocked its thread. `elapsed` is the duration of
-    /// the poll; the limit is [`MAX_POLL_TIME`].
+    /// Logs a warning if a poll of a handler took longer than [`MAX_POLL_TIME`], because such a
+    /// poll blocks its thread. `elapsed` is the duration of the poll.
     pub(super) fn report_blocking(&self, elapsed: Duration) {
         if elapsed >= MAX_POLL_TIME {
             let method = self.info.name;
@@ -480,8 +482,8 @@ pub(super) fn outcome_of<T, E>(result: &Result<T, E>) -> Outcome {
     }
 }
 
-/// Polls the future of a handler, and returns the result of the handler once the handler has
-/// finished. Then drops the future, and keeps only its allocation.
+/// Polls the future of a handler. When the handler has finished, returns its result, drops the
+/// future, and keeps the allocation of the future for a later call.
 pub(super) fn poll<Fut: Future>(
     boxed: &mut FutureBox<Fut>,
     cx: &mut TaskContext<'_>,
@@ -515,8 +517,8 @@ fn decode<C: Decode<Q>, Q>(codec: u8, body: Body<'_>) -> Result<Q, CodecError> {
     }
 }
 
-/// Returns a future that sends `batch`, a message with one long response. If the message is too
-/// long for the client, sends [`Status::TooLarge`] instead.
+/// Returns a future that sends `batch`, a separate message with one long response. If the client
+/// refuses the message as too long, sends [`Status::TooLarge`] instead.
 pub(super) fn send_response(
     core: &Arc<Core>,
     id: CallId,

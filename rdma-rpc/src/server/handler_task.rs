@@ -62,8 +62,8 @@ where
     Fut: Future<Output = Result<T, E>>,
 {
     /// Runs the handler until it returns a result, and sends the response. Drops the handler of a
-    /// one-way call early if `deadline` passes or the connection ends. Does not check these cases
-    /// for other calls, because the connection aborts their tasks.
+    /// one-way call early if `deadline` passes or the connection ends. In these cases, the
+    /// connection itself aborts the tasks of all other calls.
     pub(super) async fn run(mut self, deadline: u64) {
         let Some(mut boxed) = self.boxed.take() else {
             return;

@@ -65,8 +65,8 @@ pub(crate) struct TypeUse {
     pub(crate) schema: fn() -> Option<crate::Schema>,
 }
 
-/// Hasher that uses a method number as its own hash, because most method numbers already are
-/// hashes.
+/// Hasher that uses a method number unchanged as its hash. Sufficient because most method numbers
+/// are already hashes.
 #[derive(Default)]
 struct IdentityHasher(u64);
 

@@ -293,8 +293,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if `address` is a text that is not an address, and [`Error::Transport`]
-    /// or [`Error::Tcp`] if the address or the device cannot be used.
+    /// * [`Error::Address`] if `address` is a text that is not an address.
+    /// * [`Error::Transport`] or [`Error::Tcp`] if the address or the device cannot be used.
     pub async fn listen(self, address: impl ToAddress) -> Result<ServerHandle> {
         let address = address.to_address()?;
         let transport = limits::transport(self.transport.clone(), self.shared.message_limit);
@@ -302,8 +302,8 @@ impl Server {
         accept::start(self, listener)
     }
 
-    /// Spawns a task that serves all clients that connect to a listener, until the handle is
-    /// dropped.
+    /// Spawns a task that serves all clients that connect to a listener, until the returned handle
+    /// is dropped.
     ///
     /// The length of received messages is also limited by the builder of the listener: set
     /// [`RdmaBuilder::message_limit`] of that builder to the limit of this server.
@@ -319,8 +319,8 @@ impl Server {
         accept::start(self, Listener::Rdma(listener))
     }
 
-    /// Serves the client of an existing RDMA connection until the connection ends, and returns the
-    /// reason. Dropping the future ends the connection.
+    /// Serves the client of an existing RDMA connection until the connection ends. Returns the
+    /// reason for the end. Dropping the future ends the connection.
     pub async fn serve_connection(self, rdma: Rdma) -> Error {
         let link = Accepted::Link(Link::over_rdma(rdma));
         accept::serve_one(Arc::new(self.shared), link).await

@@ -80,8 +80,8 @@ impl Slots {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the slot of the call `id`. Fails if the index in this ID, which the client has sent,
-    /// is not that of a slot.
+    /// Returns the slot (the server's entry of a call) of the call `id`. The client has chosen this
+    /// ID. Fails if no slot has the index in the ID.
     fn slot(&self, id: CallId) -> Result<&Mutex<Slot>, Violation> {
         self.0.get(id.index as usize).ok_or(Violation::Index)
     }
@@ -126,8 +126,8 @@ impl Slots {
         Ok(true)
     }
 
-    /// Stores `task`, the task of the handler of the running call `id`, so that the end of the call
-    /// can abort the task. Aborts the task immediately if the call has already ended, unless the
+    /// Stores `task`, the handler's task of the running call `id`, so that the end of the call can
+    /// abort the task. If the call has already ended, aborts the task immediately, unless the
     /// handler has finished.
     pub(super) fn set_task(&self, id: CallId, task: AbortHandle) {
         let Ok(slot) = self.slot(id) else { return };
@@ -202,8 +202,8 @@ impl Slots {
         })
     }
 
-    /// Ends the call `id`, whose handler has finished, so that its slot is free. Does nothing, and
-    /// returns `false`, if the call has already ended.
+    /// Ends the call `id` and frees its slot. Called when the call's handler has finished. Returns
+    /// `false`, and does nothing, if the call has already ended.
     pub(super) fn end(&self, id: CallId) -> bool {
         let Ok(slot) = self.slot(id) else {
             return false;
@@ -223,9 +223,10 @@ impl Slots {
         has_ended
     }
 
-    /// Stores `results`, the caller's permissions to access the [`Bulk`](crate::Bulk)s in the
-    /// result of the call `id`. A later [`Self::cancel`] ends these permissions. If the caller has
-    /// already cancelled the call, ends them immediately.
+    /// Stores `results`, references to the leases of the [`Bulk`](crate::Bulk)s in the result of
+    /// the call `id`. Through the leases, the caller can access the memory. A later
+    /// [`Self::cancel`] ends the leases. If the caller has already cancelled the call, ends the
+    /// leases immediately.
     pub(super) fn set_results(&self, id: CallId, results: ResultLeases) {
         let Ok(slot) = self.slot(id) else { return };
         let mut slot = slot.lock();
@@ -236,9 +237,9 @@ impl Slots {
         }
     }
 
-    /// Ends the call `id`, which its caller has cancelled. If the call has finished, ends the
-    /// leases of the memory in its result instead, because the caller will not decode the result.
-    /// Fails if the ID is not valid.
+    /// Ends the call `id`. Called when the caller has cancelled the call. If the call has already
+    /// finished, ends the leases of the memory in its result instead, because the caller will not
+    /// use the result. Fails if the ID is not valid.
     pub(super) fn cancel(&self, id: CallId) -> Result<(), Violation> {
         let cancelled = {
             let mut slot = self.slot(id)?.lock();
@@ -259,9 +260,9 @@ impl Slots {
         Ok(())
     }
 
-    /// Ends all calls for which `is_due` returns `true` when called with the call's deadline.
-    /// Aborts their handlers, fails their streams with `error`, and calls `ended` with each ID.
-    /// Returns the earliest deadline of the remaining calls, or [`NO_DEADLINE`].
+    /// Ends each call for whose deadline `is_due` returns `true`. Aborts the call's handler, fails
+    /// its streams with `error`, and calls `ended` with the call's ID. Returns the earliest
+    /// deadline of the remaining calls, or [`NO_DEADLINE`].
     pub(super) fn stop(
         &self,
         is_due: impl Fn(u64) -> bool,

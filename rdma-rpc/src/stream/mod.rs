@@ -22,18 +22,18 @@ pub use self::sender::Sender;
 use crate::bulk::Accesses;
 use crate::error::Error;
 
-/// Length of a stream's window in items: the number of items that may be sent before the receiver
-/// has taken any. Large enough that a sender of small items rarely waits for the receiver.
+/// Maximum number of items of a stream that the sender can send before the receiver has taken any.
+/// Large enough that a sender of small items rarely waits for the receiver.
 pub(crate) const WINDOW_ITEMS: u32 = 4096;
 
-/// Number of bytes of a stream that may be sent before the receiver has taken any. Limits the
-/// memory of the receiver. An item may be sent while at least one byte is left, so the last item
-/// may exceed this number.
+/// Maximum number of bytes of a stream that the sender can send before the receiver has taken any.
+/// Limits the memory of the receiver. The sender can send an item while at least one byte is left,
+/// so the last item can exceed this number.
 pub(crate) const WINDOW_BYTES: u32 = 256 << 10;
 
 /// Streams of a call, and permissions to access the memory of the [`Bulk`](crate::Bulk)s in its
-/// request. All of them end with the call. Stored in the entry of the call, where a received frame
-/// finds its stream.
+/// request. The streams and the permissions end with the call. Stored in the call's entry of the
+/// table of calls, so that received frames are passed to their stream.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streams {
     /// Received items of the stream to this end; `None` if the method has no such stream.

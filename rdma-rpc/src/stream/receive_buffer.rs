@@ -83,9 +83,9 @@ impl ReceiveBuffer {
     /// `count` the number of items, each preceded by its length. If `count` is 0, `body` is a
     /// single item. Ignores items after the end of the stream.
     ///
-    /// Fails if the peer has sent more items or bytes than this end allows. A peer may send an item
-    /// of any length while one byte is allowed. The last item may thus exceed the allowed bytes, by
-    /// less than `slack`, the maximum length of an item.
+    /// Fails if the peer has sent more items or bytes than this end allows. While one byte is
+    /// allowed, the peer can send an item of any length. Therefore the last item can exceed the
+    /// allowed bytes, by less than `slack`, the maximum length of an item.
     pub(crate) fn push(
         &self,
         first: u32,
@@ -131,7 +131,7 @@ impl ReceiveBuffer {
         Ok(())
     }
 
-    /// Records that the stream ends after a total of `items` items, some of which may not have
+    /// Records that the stream ends after a total of `items` items, of which some have perhaps not
     /// arrived yet. Fails if the peer was not allowed to send so many items, or if an earlier end
     /// had a different number.
     pub(crate) fn end(&self, items: u32) -> Result<(), Violation> {
@@ -192,9 +192,10 @@ impl ReceiveBuffer {
     }
 
     /// Counts all items of `run`, a received frame, as taken by the program, and keeps its buffer
-    /// for a later frame. If the program has taken at least half of the initial window since the
-    /// last announcement, returns the numbers of further items and bytes to allow. The caller must
-    /// announce these numbers to the peer.
+    /// for a later frame. Returns the numbers of further items and bytes that the peer may send;
+    /// the caller must announce these numbers to the peer. Returns `None` until the program has
+    /// taken half of the initial window since the last announcement, so that announcements are
+    /// rare.
     pub(crate) fn finish(&self, run: Run) -> Option<Window> {
         let mut state = self.state.lock();
         let window = state.count(run.count(), run.bytes());
@@ -242,10 +243,10 @@ impl State {
         Ok(true)
     }
 
-    /// Counts `items` items with a total of `bytes` bytes as taken by the program. If the program
-    /// has taken at least half of the initial window (in items or bytes) since the last
-    /// announcement, returns the numbers of items and bytes taken since then. The peer may send
-    /// these numbers of further items and bytes. Otherwise, returns `None`.
+    /// Counts `items` items with a total of `bytes` bytes as taken by the program. Returns the
+    /// numbers of items and bytes taken since the last announcement, which the peer may send in
+    /// addition. Returns `None` until half of the initial window (in items or bytes) was taken, so
+    /// that announcements are rare.
     fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
         self.next = self.next.wrapping_add(items);
         self.taken.items += items;

@@ -76,8 +76,8 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if an item has another type, or the error that ended the call or the
-    /// connection. No item follows the error that ended the call.
+    /// * [`Error::Decode`] if the bytes of an item are not a valid `T`.
+    /// * The error that ended the call or the connection. No item follows this error.
     pub async fn next(&mut self) -> Option<Result<T, Error>> {
         std::future::poll_fn(|cx| self.poll_item(cx)).await
     }

@@ -27,8 +27,8 @@ struct State {
 }
 
 impl State {
-    /// Stores the waker of the task that waits until the peer allows the sending of items or the
-    /// stream ends.
+    /// Stores the waker of the present task. The task is woken when the peer allows the sending of
+    /// further items, or when the stream ends.
     fn store_waker(&mut self, cx: &Context<'_>) {
         match &mut self.waker {
             Some(waker) => waker.clone_from(cx.waker()),
@@ -37,8 +37,9 @@ impl State {
     }
 }
 
-/// Numbers of items and bytes of a stream that may be sent before the peer allows more, and the
-/// sequence number of the next item. Nothing may be sent if one of the numbers is used up.
+/// Numbers of items and bytes of a stream that this end can send before the peer allows more, and
+/// the sequence number of the next item. No item can be sent while one of the two numbers is used
+/// up.
 #[derive(Debug)]
 pub(crate) struct RemainingWindow {
     items: u32,
@@ -49,8 +50,8 @@ pub(crate) struct RemainingWindow {
 }
 
 impl RemainingWindow {
-    /// Returns whether an item may be sent now. The peer must still allow at least one item and at
-    /// least one byte. A single item may be longer than the allowed bytes.
+    /// Returns whether this end can send an item now. The peer must still allow at least one item
+    /// and at least one byte. A single item can be longer than the allowed bytes.
     pub(crate) fn is_open(&self) -> bool {
         self.items > 0 && self.bytes > 0
     }
@@ -84,8 +85,8 @@ impl SendWindow {
     }
 
     /// Adds the further items and bytes that the peer has allowed, and wakes the task that waits to
-    /// send. Fails if the total of items or bytes would exceed 32 bits, because no correct peer
-    /// allows so many.
+    /// send. Fails if the total of items or bytes would exceed 32 bits: the peer has then violated
+    /// the protocol.
     pub(crate) fn grant(&self, window: Window) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
@@ -105,9 +106,9 @@ impl SendWindow {
         Ok(())
     }
 
-    /// Polls until the peer allows the sending of an item, and then calls `append` and returns its
-    /// result. `append` may add items to the send queue of the connection while
-    /// [`RemainingWindow::is_open`] returns `true`, and must count each with
+    /// Polls until the peer allows the sending of an item. Then calls `append` and returns its
+    /// result. `append` can add items to the connection's send queue while
+    /// [`RemainingWindow::is_open`] returns `true`, and must count each item with
     /// [`RemainingWindow::spend`]. Fails if the stream is closed.
     ///
     /// `append` runs under the lock of this value, so that [`Self::sent`] always counts exactly the

@@ -69,8 +69,8 @@ fn header<C: Codec>(id: CallId, sequence: u32) -> ItemHeader {
 /// items.
 const CHUNK: usize = 64;
 
-/// Stream items that a [`Sender`] has encoded in one step. These items already count against the
-/// number of items and bytes that the receiver of the stream allows.
+/// Stream items that a [`Sender`] has encoded at the same time. These items already count against
+/// the number of items and bytes that the receiver of the stream allows.
 enum AppendedItems {
     /// This number of items is in the open batch.
     Batched(usize),
@@ -98,9 +98,10 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Encode`] or [`Error::TooLarge`] if the item cannot be sent, [`Error::Cancelled`] if
-    /// the other end has finished the call or the deadline of the call has passed, or the error
-    /// that ended the connection.
+    /// * [`Error::Encode`] or [`Error::TooLarge`] if the item cannot be sent.
+    /// * [`Error::Cancelled`] if the other end has finished the call, or if the deadline of the
+    ///   call has passed.
+    /// * The error that ended the connection.
     pub async fn send(&mut self, item: impl Borrow<T>) -> Result<(), Error> {
         self.send_some(std::slice::from_ref(&item)).await?;
         Ok(())
@@ -108,7 +109,7 @@ impl<T> Sender<T> {
 
     /// Sends the items of an iterator, at less cost per item than [`Self::send`]. Waits while the
     /// receiver has not taken enough of the earlier items. If an item fails, all items before it
-    /// were sent, and up to 64 further items were taken from the iterator.
+    /// were sent. Up to 64 further items were then taken from the iterator, but not sent.
     ///
     /// # Errors
     ///
@@ -135,8 +136,8 @@ impl<T> Sender<T> {
     }
 
     /// Sends items from the start of `items`: at least one, and at most the number that the peer
-    /// allows. Returns the number of sent items. Waits while the peer allows no items, because the
-    /// receiver has not taken enough of the earlier items.
+    /// allows. Returns the number of sent items. While the peer allows no items, waits until the
+    /// receiver has taken enough of the earlier items.
     async fn send_some<I: Borrow<T>>(&self, items: &[I]) -> Result<usize, Error> {
         if !self.core.outbox.has_room() {
             self.unless_closed(self.core.outbox.wait_for_room()).await?;
@@ -168,8 +169,8 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Waits for `waiting`. Fails if the stream is closed first, for example because the deadline
-    /// of the call has passed.
+    /// Waits for the future `waiting`, and returns its output. Fails if the stream is closed first,
+    /// for example because the deadline of the call has passed.
     async fn unless_closed<F: Future>(&self, waiting: F) -> Result<F::Output, Error> {
         tokio::select! {
             biased;

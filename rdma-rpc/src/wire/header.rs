@@ -193,8 +193,9 @@ impl Header<'_> {
     }
 }
 
-/// Encodes the time limit of a call for a request frame: in microseconds, at least 1. `None` is 0.
-/// A limit of 71 minutes or more is `u32::MAX`, which the receiver treats as no limit.
+/// Encodes the time limit of a call as a number of microseconds, for a request frame. Returns 0 for
+/// `None`, and at least 1 otherwise. For a limit of 71 minutes or more, returns `u32::MAX`, which
+/// the receiver treats as no limit.
 fn micros(limit: Option<Duration>) -> u32 {
     limit.map_or(0, |limit| {
         u32::try_from(limit.as_micros()).unwrap_or(u32::MAX).max(1)

@@ -24,8 +24,8 @@ pub(crate) const MESSAGE_HEADER_LEN: usize = 4;
 /// of the rest, and the ID of the call or lease.
 pub(crate) const FRAME_HEADER_LEN: usize = 16;
 
-/// Call index of a one-way request, which occupies no slot of the call table and gets no answer.
-/// Higher than any index of a slot.
+/// Call index in the ID of every one-way request. A one-way request occupies no slot of the call
+/// table and gets no answer. Higher than the index of any slot.
 pub(crate) const ONE_WAY: u32 = u32::MAX;
 
 /// Identifier of a call on its connection: the index of its slot in the caller's table, and the
@@ -64,9 +64,9 @@ impl LeaseId {
         }
     }
 
-    /// Returns the lease ID in `words`, the ID field of a received frame about bulk memory. The
-    /// field has the type [`CallId`], because most frames contain a call ID. The reverse of
-    /// [`Self::to_words`].
+    /// Converts `words`, the ID field of a received frame about bulk memory, to the lease ID in
+    /// this field. The field has the type [`CallId`], because most frames contain a call ID. The
+    /// reverse of [`Self::to_words`].
     fn from_words(words: CallId) -> Self {
         Self(u64::from(words.index) << 32 | u64::from(words.generation))
     }
@@ -102,9 +102,9 @@ mod frame_kind {
 /// bytes.
 pub(crate) const ITEM_PREFIX_LEN: usize = 2;
 
-/// Maximum length in bytes of a message with several frames. Equal to the length up to which
-/// rdma-async sends a message in one piece by default, because longer messages cost an additional
-/// exchange with the peer.
+/// Maximum length in bytes of a message with several frames. Equal to the default length up to
+/// which rdma-async sends a message in one piece. A longer message costs an additional exchange
+/// with the peer.
 pub(crate) const MAX_BATCH_LEN: usize = 4096 + 256;
 
 /// A violation of the wire format or of the protocol by the peer. The connection ends with this
@@ -219,8 +219,8 @@ fn read_u32(bytes: &[u8], at: usize) -> u32 {
     word.map_or(0, |word| u32::from_be_bytes(*word))
 }
 
-/// Splits a range after its first `len` bytes, and returns both parts; `None` if the range is
-/// shorter.
+/// Splits a range after its first `len` bytes, and returns both parts. Returns `None` if the range
+/// has fewer than `len` bytes.
 fn split(range: &Range<usize>, len: usize) -> Option<(Range<usize>, Range<usize>)> {
     let middle = range.start.checked_add(len).filter(|&at| at <= range.end)?;
     Some((range.start..middle, middle..range.end))

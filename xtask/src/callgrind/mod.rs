@@ -44,18 +44,19 @@ const DIRECTORY: &str = "callgrind";
 /// which uses rdma-core, and a source file in C.
 const PROGRAM: &str = "posting";
 
-/// The goal: maximum number of instructions by which a post and its poll over rdma-core may exceed
-/// a post and its poll in the C program.
+/// Maximum number of additional instructions for posting and polling one request: the Rust program
+/// over rdma-core may need at most this number more than the C program. More instructions miss the
+/// goal.
 const GOAL: f64 = 30.0;
 
-/// Average number of calls per request up to which the comparison ignores a library function that
-/// the Rust program calls. Such rare calls do not belong to the requests: they happen once in a
-/// run, or in polls that find no completion.
+/// Maximum number of calls of a library function, per request on average, that the comparison
+/// ignores. Such rare calls do not belong to the requests: they happen once in a run, or in polls
+/// that find no completion.
 const NEGLIGIBLE: f64 = 0.05;
 
 /// Number of requests in the shorter of two runs of a program. The longer run has twice as many
-/// requests. The difference of both runs is the cost of `COUNT` requests, without the program's
-/// start.
+/// requests. The difference of both runs is the cost of `COUNT` requests, and does not include the
+/// cost of the program's start.
 const COUNT: u64 = 2000;
 
 /// Maximum average number of polls per request that find no completion. A run with more of these
@@ -88,10 +89,10 @@ const SENDS_WRITES: &[&str] = &["send", "write"];
 /// interface.
 const SENDS: &[&str] = &["send"];
 
-/// The ways in which the Rust program posts requests: by which interface of rdma-core, and on which
-/// type of queue pair. Each entry has a name, whether its cost must meet [`GOAL`], and the measured
-/// operations. One C program serves for all comparisons, because the cost of a request in C is
-/// nearly the same for all these ways.
+/// The measured ways of posting requests in the Rust program. A way is an interface of rdma-core
+/// together with a type of queue pair. Each entry has a name, whether its cost must meet [`GOAL`],
+/// and the measured operations. One C program serves for all comparisons, because the cost of a
+/// request in C is nearly the same for all these ways.
 const WAYS: [(&str, bool, &[&str]); 8] = [
     ("owned", true, ALL),
     ("scope", true, ALL),
@@ -327,8 +328,8 @@ impl Bench {
 
 impl Cost {
     /// Subtracts the instructions of empty polls (polls that find no completion) from this cost of
-    /// a request. All polls beyond the number `polls` were empty. `idle` is the measured cost of an
-    /// empty poll.
+    /// a request. Counts all polls beyond the number `polls` as empty. `idle` is the measured cost
+    /// of an empty poll.
     fn net(self, idle: &Self, polls: u32) -> Self {
         let in_vain = self.polls - f64::from(polls);
         Self {

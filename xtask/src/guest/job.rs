@@ -19,7 +19,8 @@ pub(crate) enum GuestDevices {
     Veth,
 }
 
-/// A command, with everything that it needs to run in the guest as it would on the host.
+/// A command to run in the guest (the virtual machine), with its working directory, environment
+/// variables and writable directories of the host, and the settings of the guest's network devices.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// The program to run, with its arguments.

@@ -176,8 +176,8 @@ fn mark() -> String {
     format!("<end-of-output-{now:x}-{}>", std::process::id())
 }
 
-/// Starts a thread that sends an event to `events` for each line that the guest writes to its
-/// status port `port`, and [`Event::EmulatorEnded`] at the end of the port.
+/// Starts a thread that reads the guest's status port `port`, and reports to the channel `events`.
+/// The thread sends one event for each line, and [`Event::EmulatorEnded`] at the end of the port.
 fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
     thread::spawn(move || {
         for line in BufReader::new(port).lines() {

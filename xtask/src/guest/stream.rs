@@ -37,8 +37,9 @@ pub(crate) fn copy_until(mark: &[u8], mut port: impl Read, mut out: impl Write) 
     }
 }
 
-/// Returns the number of bytes at the end of `bytes` that may be the beginning of `mark`, the text
-/// that ends an output. Only the following bytes show whether they are a part of the output.
+/// Returns the number of bytes at the end of `bytes` that equal the first bytes of `mark`, the text
+/// that ends an output. Only the bytes that follow show whether these bytes belong to the mark or
+/// to the output.
 fn partial_mark_len(bytes: &[u8], mark: &[u8]) -> usize {
     let longest = bytes.len().min(mark.len() - 1);
     (1..=longest)

@@ -20,8 +20,8 @@ const PATCHES: &str = "tests/planted";
 /// detect the bug follows.
 const PREFIX: &str = "Caught by: ";
 
-/// The name of the simulation (softroce's transport on a simulated network) in the second line of a
-/// bug's patch file. This line names the test that must detect the bug.
+/// The text by which a bug's patch file names the simulation (softroce's transport on a simulated
+/// network) as the test that must detect the bug.
 const SIMULATION: &str = "the simulation";
 
 /// A known bug, stored as a patch, with the test that must detect it.
@@ -113,8 +113,8 @@ pub(super) fn all() -> anyhow::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-/// Returns the known bugs in `all` whose names are in `names`, or all of them if `names` is empty.
-/// Fails if `names` has a name that no bug has.
+/// Returns the known bugs in `all` whose names are in `names`, or all known bugs if `names` is
+/// empty. Fails if a name in `names` is unknown.
 pub(super) fn chosen(all: Vec<Bug>, names: &[String]) -> anyhow::Result<Vec<Bug>> {
     if let Some(unknown) = names
         .iter()
@@ -139,8 +139,8 @@ fn read(package: &'static str, path: PathBuf) -> anyhow::Result<Bug> {
     })
 }
 
-/// Parses `text`, the contents of a bug's patch file, and returns the test that its second line
-/// names. Fails if the first line is not a sentence or the second line does not name a test.
+/// Parses `text`, the contents of a bug's patch file, and returns the test that the second line
+/// names. Fails if the first line is not a sentence, or if the second line names no test.
 fn parse(text: &str) -> anyhow::Result<Test> {
     let mut lines = text.lines();
     let description = lines.next().unwrap_or_default();

@@ -22,8 +22,9 @@ const SIMULATION_LIMIT: Duration = Duration::from_secs(1200);
 /// Time limit of one test. A test that takes longer counts as a detected bug.
 const TEST_LIMIT: Duration = Duration::from_secs(300);
 
-/// Compiler flags that disable warnings in the copy of the workspace. A known bug that is applied
-/// to the copy may make code unused.
+/// Compiler flags that disable all warnings when `cargo xtask plant` builds a copy of the
+/// workspace. The command adds a known bug to this copy, to check that the tests detect the bug.
+/// The bug can make code unused, which would cause warnings.
 const FLAGS: &str = "-Awarnings";
 
 /// The environment variable that gives cargo compiler flags.
@@ -38,7 +39,8 @@ pub(super) enum Verdict {
     Missed,
 }
 
-/// A copy of the workspace in which bugs are applied and tests run, with its build directories.
+/// A copy of the workspace, with its build directories. Known bugs are applied to the copy, and
+/// tests run in the copy.
 pub(super) struct WorkspaceCopy {
     copy: PathBuf,
     build: PathBuf,
@@ -60,8 +62,8 @@ impl WorkspaceCopy {
         }
     }
 
-    /// Checks that the tests that must detect `bugs` pass as long as no bug is applied to the code.
-    /// Runs each test once.
+    /// Checks that the tests for `bugs` pass while no bug is applied to the code. Runs each test
+    /// once.
     pub(super) fn check_tests(&self, bugs: &[Bug]) -> anyhow::Result<()> {
         self.restore()?;
         let mut checked: Vec<&Test> = Vec::new();
@@ -82,7 +84,7 @@ impl WorkspaceCopy {
     }
 
     /// Applies `bug` to the copy of the workspace, and runs the test that must detect the bug.
-    /// Returns whether the test detected it.
+    /// Returns whether the test detected the bug.
     pub(super) fn test_bug(&self, bug: &Bug) -> anyhow::Result<Verdict> {
         self.restore()?;
         bug.apply(&self.copy, false)?;

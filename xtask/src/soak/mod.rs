@@ -461,8 +461,9 @@ mod tests {
         );
     }
 
-    /// Checks that the tests that the soak tests run exist. This check is needed because a test
-    /// program that is started with an unknown name of a test runs no test and succeeds.
+    /// Checks that every test that a soak test runs exists. A test program that gets an unknown
+    /// test name runs no test and reports success, so a wrong name would otherwise remain
+    /// unnoticed.
     #[test]
     fn the_tests_of_the_soaks_exist() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

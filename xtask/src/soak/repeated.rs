@@ -12,8 +12,9 @@ use crate::cargo::{self, Executable};
 use crate::limit::{ProcessGroup, TIMED_OUT, exit_code};
 use crate::{environment, project};
 
-/// Time for which the last run of a soak test may continue after the time of the soak test is over,
-/// before the run is killed. The last run may be slower than earlier runs, or hang.
+/// Maximum time for which the last run of a soak test may continue after the time of the soak test
+/// is over. A run that takes longer is killed as hung. The limit is long, because the last run can
+/// be slower than earlier runs.
 const MAX_OVERRUN: Duration = Duration::from_secs(120);
 
 /// The parameters of a soak test that runs a test program again and again. Each run of the program
@@ -104,8 +105,8 @@ pub(crate) fn command(executable: &Executable, built: &[Executable]) -> Command 
     command
 }
 
-/// Returns a new random seed: the time in microseconds, which differs from the time of every
-/// earlier run.
+/// Returns a new seed for random numbers: the current time in microseconds, so that every run has
+/// another seed.
 pub(crate) fn new_seed() -> u64 {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     now.as_secs() * 1_000_000 + u64::from(now.subsec_micros())

@@ -60,9 +60,10 @@ fn table_in(port: &Path) -> Vec<Gid> {
         .collect()
 }
 
-/// Returns the best entry of `table`: RoCE v2 before v1, then an IPv4 address before a global IPv6
-/// address before a link-local one. Skips entries whose addresses are in `unusable`. Returns `None`
-/// if no entry is left.
+/// Returns the entry of `table` that a program should use. RoCE v2 has priority over RoCE v1. Among
+/// entries of one version, IPv4 addresses have priority over global IPv6 addresses, and link-local
+/// addresses come last. Skips entries whose addresses are in `unusable`. Returns `None` if no entry
+/// is left.
 pub(crate) fn choose<'a>(table: &'a [Gid], unusable: &[Ipv6Addr]) -> Option<&'a Gid> {
     let usable = table.iter().filter(|gid| !unusable.contains(&gid.address));
     usable.min_by_key(|gid| {

@@ -119,7 +119,8 @@ enum Plan {
 
 /// Decides how to provide the Soft-RoCE device that `request` describes: by one of the existing
 /// devices `present`, or by a new device. Fails if the network device already has a Soft-RoCE
-/// device with another name, or if a device on another network device has the name.
+/// device with another name, or if the requested name belongs to a device on another network
+/// device.
 fn plan(present: &[Device], request: &Request) -> anyhow::Result<Plan> {
     let on_netdev = present
         .iter()

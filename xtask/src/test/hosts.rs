@@ -11,8 +11,8 @@ use super::program::Program;
 /// The name of the environment variable from which tests read the IP address of the host on which
 /// their servers run.
 const SERVER_ADDRESS: &str = "RDMA_TEST_SERVER_ADDRESS";
-/// The name of the environment variable from which tests read the name of the network namespace in
-/// which they must start their servers.
+/// The name of the environment variable from which tests read the name of a network namespace. The
+/// tests must start their servers in this namespace.
 const SERVER_NAMESPACE: &str = "RDMA_TEST_SERVER_NAMESPACE";
 /// The IP addresses of the two simulated hosts (network namespaces): first the host of the servers,
 /// then the host of the clients.

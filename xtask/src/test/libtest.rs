@@ -45,7 +45,8 @@ pub(crate) struct Results {
 
 impl Results {
     /// Parses the next line of the output. Names of failed tests are also taken from the list of
-    /// failures, because the output of a test may separate its name from its result.
+    /// failures at the end, because other output of a test can stand between its name and its
+    /// result.
     pub(crate) fn read(&mut self, line: &str) {
         let line = line.trim_end();
         if let Some(counts) = closing_line(line) {

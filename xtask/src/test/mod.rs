@@ -110,8 +110,8 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
 }
 
 /// Runs the programs that the file `plan` lists, one after the other. Appends the outcome of each
-/// to the file `outcomes` as soon as the program ends, because a later program may crash the
-/// machine. The output of each program goes to a file in the directory of `outcomes`.
+/// program to the file `outcomes` as soon as the program ends, because a later program can crash
+/// the machine. The output of each program goes to a file in the directory of `outcomes`.
 pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
     let directory = outcomes.parent().context("the file has no directory")?;
     for program in plan::read(plan)? {
@@ -120,9 +120,9 @@ pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the test programs of all packages, even if only some are selected, and returns the
-/// executables. Otherwise, cargo would build different programs for a single package, because it
-/// would select other features of the dependencies.
+/// Builds the test programs of all packages, and returns the executables. Packages that `selection`
+/// does not select are built as well: for a single package, cargo would choose other features of
+/// the dependencies, and so build different programs.
 fn build(selection: &Selection, installed: &Installed) -> anyhow::Result<Vec<Executable>> {
     let built = cargo::build(&["test", "--workspace", "--no-run"]);
     let mut built = match installed.problem(packages::BUILD) {

@@ -13,8 +13,8 @@ use crate::cargo::{self, Executable};
 use crate::packages::{self, Group};
 use crate::{project, rxe};
 
-/// Time limit of a test program. Long, because the guest's processor may be emulated and may share
-/// the host's processor with other work.
+/// Time limit of a test program. The limit is long, because the guest's processor is possibly
+/// emulated, and possibly shares the host's processor with other work.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 
 /// The name of softroce's test program that runs C programs (such as perftest) on softroce: the
@@ -22,7 +22,7 @@ const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
 
 /// The name of the test program that runs programs of other projects (UCX, Open MPI, uDAPL) on
-/// softroce.
+/// softroce: the package, a space, and the cargo target.
 pub(crate) const FOREIGN: &str = "softroce-preload foreign";
 
 /// The name of the test program that runs the commands shown in the documentation of the workspace.
@@ -73,8 +73,7 @@ impl Place {
     }
 
     /// Returns the groups of Debian packages that the tests at this place (the host or a device)
-    /// need. The function `runs` returns whether the test program with a given name runs at this
-    /// place.
+    /// need. `runs` must return whether the test program with a given name runs at this place.
     pub(crate) fn needs(&self, runs: impl Fn(&str) -> bool) -> Vec<&'static Group> {
         let mut needs = Vec::new();
         match self {
@@ -136,8 +135,9 @@ impl fmt::Display for Place {
     }
 }
 
-/// A cache that shows which test programs have a test that the option `--filter` selects, by the
-/// path of the program. Filled as needed, so that the tests of each program are listed only once.
+/// A cache that shows whether a test program has a test selected by the option `--filter`. The key
+/// is the path of the program. The cache is filled as needed, so that the tests of each program are
+/// listed only once.
 #[derive(Debug, Default)]
 pub(crate) struct Matches(HashMap<OsString, bool>);
 

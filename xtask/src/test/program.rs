@@ -57,8 +57,8 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Creates the outcome of the program `name`, which failed after `seconds` without results of
-    /// its tests. `problem` is the reason.
+    /// Creates the outcome of the test program `name`, which failed without reporting results. The
+    /// program ran for `seconds`. `problem` is the reason for the failure.
     pub(crate) fn failed(name: &str, problem: impl Into<String>, seconds: f64) -> Self {
         let counts = Counts {
             failed: 1,
@@ -227,8 +227,8 @@ mod tests {
 
     const OK: &str = "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
 
-    /// Runs a shell script, which must end by itself, as a test program, and returns the outcome.
-    /// The time limit is long enough for slow machines.
+    /// Runs the shell script `script` as a test program, and returns the outcome. The script must
+    /// end before the time limit, which is long enough for slow machines.
     fn outcome(script: &str) -> Outcome {
         outcome_within(Duration::from_secs(60), script)
     }

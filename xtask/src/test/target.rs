@@ -73,9 +73,9 @@ const INTEROP: &str = "interop";
 /// in a workspace of its own.
 pub(crate) const PROGRAMS_OVER_STREAMS: &str = "rdma-async-interop";
 
-/// The test program, in several packages, that checks errors of the compiler. Left out on the
-/// kernel's Soft-RoCE, because the guest (a virtual machine) has no compiler, and the result does
-/// not depend on the device.
+/// The name of the test program, in several packages, that checks that the compiler rejects wrong
+/// code. The program does not run on the kernel's Soft-RoCE, because the guest (a virtual machine)
+/// has no compiler, and the result does not depend on the device.
 const COMPILE_FAIL: &str = "compile_fail";
 
 impl Target {

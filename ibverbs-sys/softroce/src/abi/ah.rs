@@ -207,8 +207,8 @@ fn is_ipv4(gid: &Ipv6Addr) -> bool {
 }
 
 /// Sets `attr` to the address of the sender of a received datagram, for a reply. `wc` is the
-/// completion of the datagram, `port` the port that received it, and `header` points to the 40
-/// bytes before the datagram in its receive buffer.
+/// completion of the datagram, and `port` is the port that received the datagram. `header` points
+/// to the 40 bytes before the datagram in its receive buffer.
 ///
 /// # Safety
 /// If the completion has the flag `IBV_WC_GRH`, `header` must be valid for reads.

@@ -31,8 +31,9 @@ pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
 
-/// Returns the `ibv_device` to which contexts that a child of `fork` has inherited refer. Opening
-/// the returned device opens the child's own device, which has the same name.
+/// Returns the `ibv_device` of the parent process, in a child of `fork`. Contexts that the child
+/// has inherited refer to this `ibv_device`. If the child opens the returned `ibv_device`, the
+/// child gets its own device, which has the same name.
 pub(crate) fn device_of_parent() -> *mut ibv_device {
     PARENT_DEVICE.0.get().cast()
 }
@@ -48,8 +49,9 @@ pub(crate) fn is_own(device: *const ibv_device) -> bool {
 /// waits for this lock, so no child is created while the library holds a lock of its own.
 static LISTING: Mutex<Vec<DeviceList>> = Mutex::new(Vec::new());
 
-/// A list of devices that was returned to the program, together with the list of the system's
-/// libibverbs that contains some of the same devices. Both lists are stored as addresses.
+/// A device list that was returned to the program, together with the device list of the system's
+/// libibverbs. Both lists contain the devices of that library, so both must be freed together. The
+/// lists are stored as addresses.
 #[derive(Debug, Clone, Copy)]
 struct DeviceList {
     own: usize,

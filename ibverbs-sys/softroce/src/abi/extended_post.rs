@@ -139,8 +139,9 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
     }
 }
 
-/// Makes the current batch of send requests of `qp` fail when the program ends it. Called when the
-/// program adds a request with an unsupported operation.
+/// Marks the current batch of send requests of `qp` as failed. `ibv_wr_complete`, by which the
+/// program ends the batch, then returns an error. Called when the program adds a request with an
+/// unsupported operation.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.

@@ -201,8 +201,8 @@ fn find(nic: &Nic, port: u32, index: u32) -> Result<Ipv6Addr, c_int> {
     nic.gid(index).ok_or(libc::ENODATA)
 }
 
-/// Writes the GID `gid`, which has the index `index`, to a GID table entry of the C ABI, and zeroes
-/// the rest of `size` bytes.
+/// Writes the GID `gid` to `entry`, a GID table entry of the C ABI. `index` is the index of the
+/// GID. If `size` is larger than the entry, zeroes the remaining bytes.
 ///
 /// # Safety
 /// `entry` must be valid for writes of `size` bytes, and `size` must be at least the size of an

@@ -16,7 +16,7 @@ const SOLICITED: u32 = ibv_send_flags::IBV_SEND_SOLICITED.0;
 const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE.0;
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 
-/// The requests in a program's list of send requests that have not been posted yet.
+/// The rest of a program's list of send requests: the requests that have not been posted yet.
 #[derive(Debug)]
 pub(super) struct Requests<'a> {
     next: *const ibv_send_wr,
@@ -84,10 +84,13 @@ impl<'a> PostedList<'a> for Requests<'a> {
     }
 }
 
-/// Returns the message that `request` sends, and its data. Supports only sends and writes with
-/// immediate data on a reliable connection, with common flags, within the limits `rules` of the
-/// queue pair. Returns `None` for any other request, which needs the general code. Inline data of
-/// several elements is copied to `gathered`; the result then refers to this copy.
+/// Returns the message that `request` sends, and the data of the message. `rules` are the limits of
+/// the queue pair. Copies inline data of several elements to `gathered`; the result then refers to
+/// this copy.
+///
+/// Returns `None` if the caller must convert and post the request in the general way. Only sends
+/// and writes with immediate data are supported, and only on a reliable connection, with common
+/// flags, and within the limits `rules`.
 ///
 /// # Safety
 /// The request, and the data that its fields refer to, must be valid while the result is used.
@@ -136,9 +139,9 @@ pub(super) unsafe fn message<'a>(
     Some((message, data))
 }
 
-/// Returns the data that `request` sends. Returns `None` if the request has a flag that is not in
-/// `flags`, if the request exceeds the limits `rules` of the queue pair, or if its inline data is
-/// not a single scatter/gather element of at least one byte.
+/// Returns the data that `request` sends. Returns `None` in three cases. The request has a flag
+/// that is not in `flags`. The request exceeds the limits `rules` of the queue pair. The request
+/// has inline data that is empty, or that has more or fewer than one scatter/gather element.
 ///
 /// # Safety
 /// The segments of the request, and their bytes if they are inline, must be valid while the result

@@ -60,8 +60,9 @@ pub(crate) unsafe extern "C" fn ibv_dontfork_range(base: *mut c_void, size: size
     unsafe { call!(ibv_dontfork_range(base, size) else 0) }
 }
 
-/// Reverses [`ibv_dontfork_range`]: children of `fork` inherit the `size` bytes at `base` again.
-/// Returns 0 if the system's libibverbs is not installed.
+/// Calls `ibv_dofork_range` of the system's libibverbs. Afterwards, children of `fork` inherit the
+/// `size` bytes at `base` again, which [`ibv_dontfork_range`] has excluded. Returns 0 if there is
+/// no such library.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dofork_range(base: *mut c_void, size: size_t) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function.

@@ -371,7 +371,7 @@ pub(super) unsafe fn register(
 
 /// Registers a memory region, and returns its `ibv_mr`.
 ///
-/// * `span`: the memory, by which the device accesses it.
+/// * `span`: the memory of the region.
 /// * `start`: address by which requests name the first byte.
 /// * `access`: access flags of the region.
 /// * `addr`, `length`: values of the fields of the `ibv_mr`.

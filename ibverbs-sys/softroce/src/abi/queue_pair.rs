@@ -459,8 +459,9 @@ unsafe fn checked(
     }
 }
 
-/// Creates a queue pair with the attributes `wanted`, and its C object. Stores the capabilities
-/// that the queue pair got in `capabilities`. Returns the C object.
+/// Creates a queue pair with the attributes `wanted`, and returns its C object. Stores the actual
+/// limits of the queue pair, such as the number of requests, in `capabilities`. Sets errno and
+/// returns null on failure.
 ///
 /// # Safety
 /// The context must belong to this device. The objects that the queue pair uses must be valid and
@@ -533,10 +534,10 @@ unsafe fn create(
     })
 }
 
-/// Returns the softroce object behind `object`, a C object that a new queue pair is to use. Returns
-/// `None` if `object` is null. Fails if the object belongs to another context than `context`.
-/// `inner` converts the C object to the softroce object, and `what` names the object in the error
-/// message.
+/// Returns the softroce object that the C object `object` contains, for use by a new queue pair.
+/// Returns `None` if `object` is null. Fails if the object belongs to another context than
+/// `context`. `inner` converts the C object to the softroce object, and `what` names the object in
+/// the error message.
 ///
 /// # Safety
 /// `object` must be null, or valid and begin with a pointer to its context. If the context belongs

@@ -109,10 +109,10 @@ fn symbol_in(library: usize, name: &CStr) -> Option<*mut c_void> {
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// Guard that marks the calling thread as executing a function of the real library until the guard
-/// is dropped. The real library calls verbs by their public names, and so may call this crate's
-/// functions. Such calls must return only real devices, because the real library reads private
-/// parts of a device (`ibv_import_device`).
+/// Guard that marks the calling thread as executing a function of the system's libibverbs (the real
+/// library), until the guard is dropped. That function can call verbs by their public names, and
+/// then calls functions of this crate. Such calls must return only devices of the real library,
+/// because the real library reads private parts of a device (`ibv_import_device`).
 pub(crate) struct InRealLibrary(PhantomData<*const ()>);
 
 impl InRealLibrary {
@@ -202,9 +202,9 @@ pub(crate) unsafe fn typed<F: Copy>(_ours: F, found: *const ()) -> F {
     unsafe { mem::transmute_copy(&found) }
 }
 
-/// Calls the real library's function with the name and the type of this crate's function:
-/// `call!(ibv_xxx(a, b))`. If the real library does not have the function, returns the result of
-/// [`Missing`], or the expression after `else`.
+/// Calls the function of the system's libibverbs (the real library) that has the same name and type
+/// as a function of this crate: `call!(ibv_xxx(a, b))`. If the library does not have the function,
+/// returns the error of [`Missing`], or the expression after `else`.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
         $crate::abi::real::call!($name($($argument),*) else $crate::abi::real::Missing::missing())
@@ -240,10 +240,11 @@ macro_rules! argument {
 }
 pub(crate) use argument;
 
-/// Calls the real library's function, and returns from the calling function with its result, unless
-/// the context belongs to this device: `forward!((*qp).context, ibv_query_qp(qp, attr, mask,
-/// init))`. If there is no real library, the result is that of [`Missing`], or the expression after
-/// `else`. If the context was inherited through `fork`, the result is that of [`refused!`].
+/// Passes the call of a verb to the system's libibverbs if `context` does not belong to this
+/// device: `forward!((*qp).context, ibv_query_qp(qp, attr, mask, init))`. The calling function then
+/// returns the result of that library. If the library does not have the function, the result is the
+/// error of [`Missing`], or the expression after `else`. If the context was inherited through
+/// `fork`, the result is that of [`refused!`]. For a context of this device, does nothing.
 macro_rules! forward {
     ($context:expr, $name:ident($($argument:expr),* $(,)?) $(else $missing:expr)?) => {
         if !$crate::abi::is_ours($context) {
@@ -256,8 +257,8 @@ macro_rules! forward {
 }
 pub(crate) use forward;
 
-/// Returns the result of a verb for an object that a child of `fork` has inherited: the error
-/// `EIO`, reported in the way of that verb.
+/// Returns the failure of a verb whose object a child of `fork` has inherited. Sets errno, and
+/// reports the error `EIO` in the way of that verb, for example by a null pointer.
 macro_rules! refused {
     () => {
         $crate::abi::real::Missing::failed(::libc::EIO)

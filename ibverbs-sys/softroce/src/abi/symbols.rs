@@ -16,10 +16,10 @@ pub(crate) struct Symbol {
 unsafe impl Sync for Symbol {}
 
 impl Symbol {
-    /// Checks which definition of the symbol the dynamic linker finds. If another definition than
-    /// that of this crate is found, returns the name of the symbol and the file that contains it.
-    /// Returns `None` if this crate's definition is found, or if the installed libibverbs is too
-    /// old to have the symbol.
+    /// Checks which definition of the symbol the dynamic linker finds. If another library or the
+    /// program defines the symbol that is found, returns the name of the symbol and the file that
+    /// contains it. Returns `None` if this crate's definition is found. Also returns `None` if the
+    /// installed libibverbs is too old to have the symbol.
     pub(crate) fn foreign_definition(&self) -> Option<String> {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };

@@ -114,8 +114,8 @@ impl CompletionChannel {
     }
 
     /// Removes the next event from the queue. Returns the [`Element`] (event record) of the
-    /// completion queue to which the event belongs. If no event is queued, waits for an event,
-    /// unless the program has made the descriptor non-blocking.
+    /// completion queue to which the event belongs. If no event is queued, waits for an event. If
+    /// the program has made the descriptor non-blocking, fails instead of waiting.
     pub fn next_event(&self) -> io::Result<Arc<Element>> {
         self.events.take(|element| Some(element))
     }

@@ -13,8 +13,8 @@ use super::CompletionQueue;
 /// List of the completion queues whose events are delayed by [moderation](super::Moderation), with
 /// the times at which the events are due. A timer of the NIC raises the events.
 pub struct Deadlines {
-    /// Earliest time in nanoseconds at which a completion event is due. Threads read it without a
-    /// lock to check whether an event is due.
+    /// Earliest time in nanoseconds at which a completion event is due. Threads read this time
+    /// without a lock to check whether an event is due.
     earliest: AtomicU64,
     waiting: Mutex<Vec<(Time, Weak<CompletionQueue>)>>,
     told: OnceLock<DueCallback>,

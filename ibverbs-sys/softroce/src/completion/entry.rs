@@ -2,7 +2,8 @@
 
 use crate::proto::{Completion, CompletionOpcode, CompletionStatus};
 
-/// An entry of a completion queue, from which the work completion of the C ABI is made.
+/// Entry of a completion queue: the result of one request. The program gets the entry as a work
+/// completion (`ibv_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Completion of the request as the transport reports it.

@@ -39,9 +39,9 @@ pub(super) enum EventTiming {
 }
 
 impl Moderation {
-    /// Counts a completion in `held`, the state of a completion queue's delayed event. Returns
-    /// whether the event must be raised now, or is delayed so that more completions share it. `now`
-    /// is the time of the completion. The program must have requested an event.
+    /// Counts a completion, and returns whether the completion event must be raised now or later.
+    /// `held` is the state of the delayed event. `now` is the time of the completion. The caller
+    /// must ensure that the program has requested an event for this completion.
     pub(super) fn count_completion(self, held: &mut DelayedEvent, now: Time) -> EventTiming {
         held.count = held.count.saturating_add(1);
         if self.period.is_zero() || held.count >= self.count {

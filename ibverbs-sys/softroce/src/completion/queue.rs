@@ -23,7 +23,7 @@ mod tests;
 /// A completion queue (`ibv_cq`).
 ///
 /// Any thread may add entries, and any thread may poll. Adding an entry takes a lock only while the
-/// queue is armed for an event; polling takes none.
+/// queue is armed for an event. Polling takes no lock.
 pub struct CompletionQueue {
     entries: Ring<Entry>,
     context: Arc<Context>,
@@ -57,9 +57,9 @@ pub struct CompletionQueueAttributes {
     pub timestamps: bool,
 }
 
-/// Request of the program for a completion event, and the state of a delayed event. A flag in the
-/// ring of entries shows whether a request exists. A thread that adds an entry locks this state
-/// only if the flag is set.
+/// State of an armed completion queue: the program's request for a completion event, and a delayed
+/// event. A flag in the ring of entries shows whether a request exists. A thread that adds an entry
+/// locks this state only if the flag is set.
 #[derive(Default)]
 struct ArmedState {
     arming: Option<Arming>,
@@ -80,8 +80,9 @@ pub enum Arming {
     Any,
 }
 
-/// Error: an entry did not fit into a full completion queue. The completion queue fails, and the
-/// queue pair to which the entry belongs also fails (IBTA 11.6.3.2).
+/// Error: an entry did not fit into a full completion queue. Afterwards, the completion queue
+/// accepts no further entries. The queue pair to which the entry belongs fails, too (IBTA
+/// 11.6.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue is full")]
 pub struct Overrun;
@@ -90,8 +91,8 @@ pub struct Overrun;
 /// it is needed. So a queue with a large capacity and few entries stays in the processor's cache.
 const INITIAL_ENTRIES: usize = 256;
 
-/// Maximum number of entries that are added to a completion queue in one step. The entries are
-/// collected on the stack first, so a larger number would copy more memory.
+/// Maximum number of entries that one reservation of slots adds to a completion queue. The entries
+/// are first collected on the stack, so a larger number would copy more memory.
 const MAX_BATCH: usize = 16;
 
 const _: () = assert!(limits::MAX_CQE as usize <= Ring::<Entry>::MAX_CAPACITY);
@@ -149,10 +150,10 @@ impl CompletionQueue {
         self.push_slowly(added, &again)
     }
 
-    /// Completes a [`push`](Self::push) of `entry`. `added` is the result of the first attempt. If
-    /// `added` is `None`, the entry was not added, and this function adds it; an error means that
-    /// the queue is full or has failed. Otherwise the entry was added, and this function raises the
-    /// completion event if the program has requested an event for such an entry.
+    /// Completes a [`push`](Self::push) of `entry` whose fast path did not suffice. `added` is
+    /// `None` if the fast path did not add the entry; this function then adds the entry. Afterwards
+    /// raises the completion event if the program has requested an event for such an entry. Fails
+    /// if the queue is full or has failed.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -180,8 +181,8 @@ impl CompletionQueue {
     }
 
     /// Adds the next entries of the iterator in order, at most [`MAX_BATCH`]. Collects the entries
-    /// first: a panic of the iterator between the reservation of slots in the ring and the writing
-    /// of entries would leave slots without entries.
+    /// before slots in the ring are reserved. Otherwise, a panic of the iterator would leave
+    /// reserved slots without entries.
     #[inline(never)]
     fn push_batch(&self, entries: &mut impl Iterator<Item = Entry>) -> Result<(), Overrun> {
         let together: SmallVec<[Entry; MAX_BATCH]> = entries.take(MAX_BATCH).collect();
@@ -205,9 +206,9 @@ impl CompletionQueue {
     }
 
     /// Handles a failed attempt to add an entry to the ring. `refused` is the reason for the
-    /// failure. If the ring is full, there are two cases: a queue that ignores overruns drops its
-    /// oldest entry, and any other queue fails. Returns `Ok` if the caller must try again to add
-    /// the entry.
+    /// failure. If the ring is full, a queue that ignores overruns drops its oldest entry, and any
+    /// other queue fails and accepts no further entries. Returns `Ok` if the caller must try again
+    /// to add the entry.
     #[cold]
     fn make_room(&self, refused: AddError) -> Result<(), Overrun> {
         let AddError::Full(full) = refused else {
@@ -231,10 +232,10 @@ impl CompletionQueue {
         Err(Overrun)
     }
 
-    /// Raises the completion event for entries that were added to the ring, if the program has
-    /// requested an event for any of `entries`. The event is raised immediately, or with the delay
-    /// that the program has set. `added` is the result of adding the entries: it shows which
-    /// requests for events existed at that time.
+    /// Raises the completion event for `entries`, which were just added to the ring, if the program
+    /// has requested an event for any of them. The event is raised immediately, or with the delay
+    /// that the program has set. `added` contains the requests for events that existed when the
+    /// entries were added.
     #[cold]
     fn notify_added(&self, added: Added, entries: &[Entry]) {
         let is_awaited =
@@ -272,11 +273,10 @@ impl CompletionQueue {
 
     /// Returns whether the completion queue has no entry. Takes no lock.
     ///
-    /// If the caller has seen another effect of a message, for example bytes in memory, and the
-    /// message has added an entry, the result is `false`: the entry is published first, with
-    /// `Release`. There is one exception. While a thread is still writing an entry, the queue seems
-    /// to end before this entry, even if later entries are complete. A completion event is raised
-    /// only when all earlier entries are complete.
+    /// The result is `false` if the caller has seen another effect of a message whose entry was
+    /// added, for example the message's bytes in memory: the entry is published first. There is one
+    /// exception: while a thread is still writing an older entry, the queue seems to end before
+    /// that entry. A completion event is raised only when all earlier entries are complete.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -297,12 +297,11 @@ impl CompletionQueue {
 
     /// Arms the completion queue: requests an event for the next added entry of the kind `arming`
     /// (`ibv_req_notify_cq(3)`). Entries that are already in the queue raise no event, so the
-    /// caller must poll again after this call. Then no entry is missed: a thread that adds an entry
-    /// either has obtained the slot of the entry before this call, and the poll finds the entry, or
-    /// raises the event.
+    /// caller must poll again after this call. Then no entry is missed: the poll finds an entry
+    /// whose addition began before this call, and a later entry raises the event.
     ///
-    /// A queue that is armed for any entry stays armed for any entry, even if it is then armed for
-    /// solicited entries (IBTA 11.4.2.2).
+    /// While the queue is armed for any entry, arming for solicited entries has no effect (IBTA
+    /// 11.4.2.2).
     pub fn arm(&self, arming: Arming) {
         {
             let mut events = self.events.lock();
@@ -335,7 +334,7 @@ impl CompletionQueue {
     }
 
     /// Sets the moderation of completion events to `moderation`. If the old moderation has delayed
-    /// an event, raises this event now, because the new moderation may never raise it.
+    /// an event, raises this event now. Otherwise the event could be delayed forever.
     pub fn moderate(&self, moderation: Moderation) {
         if !moderation.period.is_zero() {
             self.timed.store(true, Ordering::Relaxed);

@@ -58,11 +58,11 @@ pub(super) struct Added(Position);
 
 /// Flags of the ring's tail, also called marks. Each flag means that the program has requested a
 /// completion event for entries of one kind. A thread that adds an entry gets the flags, and raises
-/// an event if they require it.
+/// the event if one of the flags applies to the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TailFlags(u64);
 
-/// Reason for which no entry could be added to the ring.
+/// Error of an attempt to add an entry to the ring: the ring is full or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddError {
     /// The ring contains as many entries as its capacity allows.
@@ -72,7 +72,7 @@ pub(super) enum AddError {
 }
 
 /// Value of the tail when the ring was found full. [`Ring::close`] closes the ring only if the tail
-/// still has this value. Otherwise the ring may have room again.
+/// still has this value. If the tail has changed, the ring perhaps has room again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full(Position);
 
@@ -143,8 +143,8 @@ impl<T: Copy + Send> Ring<T> {
         Some(Added(tail))
     }
 
-    /// Adds the first of `entries` to the ring, in order: at least one entry, and at most one entry
-    /// for each free slot. Returns the number of added entries, and the [`Added`] of the first
+    /// Adds entries from the start of `entries` to the ring, until all are added or no further slot
+    /// is free. Returns the number of added entries, at least one, and the [`Added`] of the first
     /// entry. Fails if no entry can be added, because the ring is full or closed.
     pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), AddError> {
         let mut attempt = 0;
@@ -175,10 +175,9 @@ impl<T: Copy + Send> Ring<T> {
     }
 
     /// Makes room for an entry in the ring if the slot at the tail position `tail` is not free.
-    /// Adds slots (memory for entries) to the ring, or waits a moment for a thread that is still
-    /// using the slot. Returns `Ok` if the caller must try again, and an error if the ring is
-    /// closed or full. `attempt` is the number of waits so far, which determines the length of the
-    /// wait.
+    /// Adds slots (memory for entries), or waits a moment for a thread that is still using the
+    /// slot. `attempt` counts the waits so far; later waits are longer. Returns `Ok` if the caller
+    /// must try again. Fails if the ring is closed or full.
     #[cold]
     fn make_room(&self, tail: Position, attempt: &mut u32) -> Result<(), AddError> {
         if tail.has(Position::CLOSED) {
@@ -200,16 +199,17 @@ impl<T: Copy + Send> Ring<T> {
     }
 
     /// Closes the ring after an entry did not fit, so that no more entries can be added. `full` is
-    /// the error of that attempt. Returns `true` if the ring was closed. If the tail of the ring
-    /// has changed since the attempt, returns `false`: the caller must try again to add the entry.
+    /// the error of the attempt to add the entry. Returns `true` if the ring was closed. Returns
+    /// `false` if the tail of the ring has changed since the attempt: the caller must then try
+    /// again to add the entry.
     pub(super) fn close(&self, full: Full) -> bool {
         claim(&self.tail, full.0, full.0.with(Position::CLOSED))
     }
 
-    /// Returns whether the slot at the head of the ring contains no entry. Never returns `true` if
-    /// the oldest entry in the ring was completely added before the call. Returns `true` while a
-    /// thread is still writing the oldest entry, even if later entries are complete. May return
-    /// `false` for an empty ring while other threads change the ring.
+    /// Returns whether the slot at the head of the ring contains no entry. The result is `false` if
+    /// the oldest entry was completely added before the call. While a thread is still writing the
+    /// oldest entry, the result is `true`, even if later entries are complete. While other threads
+    /// change the ring, the result can be `false` for an empty ring.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head();
@@ -250,9 +250,9 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Sets flags in the tail of the ring, for example to request a completion event, and returns
-    /// the position of the tail. A thread that adds an entry at this position or later gets the
-    /// flags as part of its [`Added`].
+    /// Sets the flags `marks` in the tail of the ring, and returns the position of the tail. A
+    /// completion queue uses the flags to request a completion event. A thread that adds an entry
+    /// at this position or later gets the flags as part of its [`Added`].
     pub(super) fn mark(&self, marks: TailFlags) -> Position {
         Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }
@@ -311,8 +311,8 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Moves the head or tail `end` from the position `from` to `to`, which claims the positions in
-/// between for this thread. Returns `false`, and moves nothing, if another thread has changed
+/// Claims the positions from `from` to before `to` for this thread, by moving the head or tail
+/// `end` from `from` to `to`. Returns `false`, and moves nothing, if another thread has changed
 /// `end`.
 #[inline]
 fn claim(end: &RingEnd, from: Position, to: Position) -> bool {

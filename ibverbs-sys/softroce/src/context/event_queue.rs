@@ -53,8 +53,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Adds an event of the object `element`, or of no object, to the queue. Adds nothing if the
-    /// object is being destroyed. Also adds nothing if `is_same` returns `true` for a queued event,
-    /// so that events that are raised again and again do not accumulate.
+    /// object is being destroyed. Also adds nothing if `is_same` returns `true` for a queued event.
+    /// So equal events do not accumulate in the queue.
     pub fn push(&self, element: Option<&Element>, event: T, is_same: impl Fn(&T) -> bool) {
         let mut pending = self.pending.lock();
         if element.is_some_and(Element::is_withdrawn) || pending.iter().any(is_same) {
@@ -115,16 +115,18 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Fetches the next event, without waiting. The caller must have called [`wait`](Self::wait)
-    /// before. Returns `None` if the queue is empty: another process has woken the thread, or the
-    /// event was removed after the wait, for example because its object was destroyed. Counts the
-    /// event as fetched in the [`Element`] (event record) that `element_of` returns for the event.
+    /// before. Counts the event as fetched in the [`Element`] (event record) that `element_of`
+    /// returns for the event. Returns `None` if the queue is empty. This is possible if another
+    /// process has woken the thread, or if the event was removed after the wait, for example
+    /// because its object was destroyed.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         fetch(&mut self.pending.lock(), element_of)
     }
 
-    /// Removes all queued events of an object that is being destroyed, and prevents new events.
-    /// Then waits until the program has acknowledged the events that were already fetched.
-    /// `element` identifies the object, and `of` returns the object of an event.
+    /// Removes all queued events of an object that is being destroyed. From now on, no event of the
+    /// object can be queued. Then waits until the program has acknowledged all fetched events of
+    /// the object. `element` is the event record of the object, and `of` returns the event record
+    /// to which an event belongs.
     pub fn withdraw(&self, element: &Arc<Element>, of: impl Fn(&T) -> Option<&Arc<Element>>) {
         {
             let mut pending = self.pending.lock();
@@ -156,8 +158,8 @@ fn fetch<T>(
 
 /// Decrements the counter of an eventfd, and returns `true`. Returns `false` without waiting in
 /// three cases: the counter is zero, the kernel cannot read the eventfd without waiting, or the
-/// program has closed the descriptor. After `false`, the eventfd may stay readable, so a thread
-/// that waits for an event may wake up and find no event.
+/// program has closed the descriptor. After `false`, the eventfd can stay readable. A thread that
+/// waits for an event then wakes up and finds no event.
 pub(crate) fn decrement(eventfd: BorrowedFd<'_>) -> bool {
     if descriptor::has_lost() && !descriptor::is_intact(eventfd) {
         return false;

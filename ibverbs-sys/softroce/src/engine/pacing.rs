@@ -7,26 +7,27 @@ use std::time::Duration;
 /// has stopped polling, a packet waits at most for this time.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Time since the last poll within which a polling thread is assumed to have received a packet that
-/// has woken the engine (background thread). Waking the engine takes longer than this time, so the
-/// thread must have polled after the packet had arrived.
+/// Maximum time since the program's last poll at which a wakeup of the engine (background thread)
+/// counts as useless. The polling thread is then assumed to have received the packet that woke the
+/// engine. Waking the engine takes longer than this time, so the thread has polled after the packet
+/// arrived.
 const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 
-/// Time since the last poll within which a thread is assumed to poll again soon, even if the thread
-/// is not scheduled at the moment. Packets that such a thread will receive need not wake the engine
-/// (background thread).
+/// Maximum time since the program's last poll at which the program is assumed to poll again soon.
+/// The polling thread is perhaps not scheduled at the moment. Packets that the thread will receive
+/// need not wake the engine (background thread).
 const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
 /// Initial number of consecutive useless wakeups after which packets no longer wake the engine
-/// (background thread). The engine then checks for packets only at intervals. A wakeup is useless
-/// if a polling thread of the program receives the packet. With a lower number, a program that
-/// polls only for a moment would delay its later packets.
+/// (background thread). Afterwards, the engine checks for packets only at intervals. A wakeup is
+/// useless if a polling thread of the program receives the packet. With a lower number, packets
+/// would be delayed more often after a program has polled only for a moment.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
 /// Upper limit of the number of consecutive useless wakeups after which packets no longer wake the
-/// engine (background thread). The required number doubles each time that a packet then has to wait
-/// until the engine checks for packets. The number halves after 64 intervals in which the program
-/// polled.
+/// engine (background thread). Without a limit, a program that changes often between polling and
+/// sleeping could raise the number without end. A wakeup is useless if a polling thread of the
+/// program receives the packet. [`Pacing`] adapts the number to the program.
 const MAX_USELESS_WAKEUPS: u32 = 1024;
 
 /// Observations of the engine (background thread) in one iteration of its loop, from which
@@ -57,10 +58,11 @@ pub(crate) enum Wait {
     Unwatched(Duration),
 }
 
-/// State from which the engine (the background thread of the device) decides whether packets wake
-/// it. A wakeup is useless while the program polls, because a polling thread receives the packet.
-/// After several useless wakeups in a row, packets no longer wake the engine. If a packet then
-/// waits because the program has stopped polling, the required number of useless wakeups doubles.
+/// State that decides whether packets wake the engine (the background thread of the device). While
+/// the program polls, wakeups are useless, because a polling thread receives the packets. So after
+/// several useless wakeups in a row, packets no longer wake the engine. If a packet then waits
+/// because the program has stopped polling, the required number of useless wakeups doubles. After
+/// 64 intervals in which the program polled, the number halves.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     /// Set while packets do not wake the engine.

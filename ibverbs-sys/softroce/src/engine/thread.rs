@@ -19,12 +19,13 @@ use crate::proto::Time;
 use crate::timers::Timers;
 
 /// Maximum number of batches of packets that the engine (background thread) receives before it
-/// handles other events, such as peers that connect through shared memory. Without a limit, a peer
-/// that sends without end would delay the events.
+/// handles other events. For example, peers that connect through shared memory are such events.
+/// Without a limit, a peer that sends without end would delay the events.
 const MAX_BATCHES: usize = 16;
 
-/// Number of packets in one iteration of the engine (background thread) after which the engine does
-/// not sleep immediately, because more packets are probably about to arrive.
+/// Minimum number of packets in one iteration of the engine (background thread) after which the
+/// engine stays awake for [`STAY_AWAKE_TIME`]. After so many packets, more packets are probably
+/// about to arrive.
 const MANY_PACKETS: usize = 16;
 
 /// Time for which the engine (background thread) stays awake after it has received at least
@@ -75,29 +76,29 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     }
 
     /// Informs peer processes that the engine (background thread) is about to sleep, so that they
-    /// wake it for new messages. Returns `false` if the engine must not sleep. This is the case if
-    /// messages have already arrived, for which no peer wakes the engine, or if there are delayed
-    /// responses or waiting messages to send.
+    /// wake the engine for new messages. Returns `false` if there is work, so that the engine must
+    /// not sleep: messages that arrived before this call, delayed responses, or messages that wait
+    /// to be sent.
     fn fall_asleep(&self) -> bool {
         true
     }
 
     /// Informs peer processes that the engine (background thread) is awake, so that they need not
-    /// wake it for new messages. Does nothing by default.
+    /// wake the engine for new messages. Does nothing by default.
     fn wake_up(&self) {}
 
     /// Returns the interval at which the engine (background thread) must check for messages even if
-    /// no packet wakes it. Returns `None` if no such checks are needed. They are needed while peers
-    /// wake a thread of the program instead of the engine, because that thread may not receive.
-    /// `_is_over` is `true` if the last such interval has passed; the implementation can then end
-    /// the checks.
+    /// no packet wakes the engine. Returns `None` if no such checks are needed. The checks are
+    /// needed while peers wake a thread of the program instead of the engine, because the device
+    /// cannot rely on that thread to receive. `_is_over` is `true` if the last such interval has
+    /// passed; the implementation can then end the checks.
     fn check_interval(&self, _is_over: bool) -> Option<Duration> {
         None
     }
 
     /// Runs the device's timers that are due, without receiving packets. Called instead of
     /// [`receive`](Self::receive) after the program has closed descriptors of the device by
-    /// mistake, because the sockets may then be lost.
+    /// mistake, because the sockets are then perhaps closed.
     fn run_due(&self);
 
     /// Makes the device fail after a panic of the engine (background thread). `panic` is the
@@ -159,9 +160,9 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// Ensures that arriving packets wake the engine (background thread). Before this call, packets
-    /// may not have woken it, because threads of the program polled. Must be called when the
-    /// program is about to sleep until a completion arrives.
+    /// Ensures that packets that arrive from now on wake the engine (background thread). While
+    /// threads of the program poll, packets need not wake the engine. The caller must call this
+    /// function when the program is about to sleep until a completion arrives.
     pub(crate) fn watch(&self) {
         // The engine accesses the two words in the opposite order: it stores `away` and then loads
         // `armed`.

@@ -60,10 +60,10 @@ impl Watch {
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
     }
 
-    /// Makes packets in the sockets `endpoints` wake the engine (background thread) if `on` is set;
-    /// otherwise packets in these sockets no longer wake the engine. When the watch of a socket
-    /// begins, packets that are already in the socket wake the engine, too. Returns `false` if the
-    /// kernel refuses to watch one of the sockets.
+    /// Sets whether packets in the sockets `endpoints` wake the engine (background thread). If `on`
+    /// is `true`, packets that arrive from now on wake the engine, and so do packets that are
+    /// already in a socket. If `on` is `false`, packets do not wake the engine any more. Returns
+    /// `false` if the kernel refuses to watch one of the sockets.
     pub(super) fn set(&mut self, endpoints: &Arc<Endpoints>, on: bool) -> bool {
         let known = self.endpoints.as_ref();
         if known.is_some_and(|known| Arc::ptr_eq(known, endpoints)) && self.on == on {

@@ -18,8 +18,8 @@ pub enum StopPoint {
     Copied,
 }
 
-/// Number of passes after which the process stops itself, for each [`StopPoint`]: how often threads
-/// must still reach the point. Set by [`stop_at`]; 0 if no stop is requested.
+/// For each [`StopPoint`], the number of times that threads must still reach the point before the
+/// process stops itself. Set by [`stop_at`]; 0 if no stop is requested.
 static REMAINING_PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Makes the process stop itself once (`SIGSTOP`), so that a test can examine how a peer process
@@ -29,8 +29,9 @@ pub fn stop_at(point: StopPoint, passes: u64) {
     REMAINING_PASSES[point as usize].store(passes, Ordering::SeqCst);
 }
 
-/// Records that a thread has reached `point`. Stops the process (`SIGSTOP`) if a test has requested
-/// this by [`stop_at`], and threads have now reached the point for the requested number of times.
+/// Records that a thread has reached `point`. A test can request a stop at this point by
+/// [`stop_at`]. If threads have now reached the point for the requested number of times, stops the
+/// process (`SIGSTOP`).
 pub(crate) fn pass(point: StopPoint) {
     let left = &REMAINING_PASSES[point as usize];
     if left.load(Ordering::Relaxed) == 0 {

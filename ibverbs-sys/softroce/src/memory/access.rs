@@ -3,16 +3,17 @@
 use crate::context::Refusal;
 use crate::proto::AccessFlags;
 
-/// Bit mask of the access flags that a device may ignore if it does not support them: the bits from
-/// `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `IB_UVERBS_ACCESS_OPTIONAL_LAST`.
+/// Bit mask of the optional access flags: a device may ignore such a flag if the device does not
+/// support the flag. These are the bits from `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to
+/// `IB_UVERBS_ACCESS_OPTIONAL_LAST`.
 const OPTIONAL_FLAGS: u32 = 0x3ff0_0000;
 
-/// Checks the access flags `bits` of a memory region (`ibv_reg_mr(3)`), and converts them. Ignores
-/// optional flags.
+/// Converts the access flags `bits` of a memory region (`ibv_reg_mr(3)`) to [`AccessFlags`], after
+/// a check. Ignores optional flags.
 ///
 /// # Errors
-/// [`Refusal::Unsupported`] for flushes to persistent memory, which this device does not support;
-/// [`Refusal::Invalid`] for unknown flags and invalid combinations.
+/// - [`Refusal::Unsupported`] for the right to flush data to persistent memory.
+/// - [`Refusal::Invalid`] for an unknown flag or an invalid combination of flags.
 pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     let needed = bits & !OPTIONAL_FLAGS;
     let access = AccessFlags::from_bits(needed).ok_or(Refusal::Invalid)?;
@@ -31,10 +32,10 @@ pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     Ok(access)
 }
 
-/// Converts the access flags `bits` of a memory window (`ibv_bind_mw(3)`). A window grants access
-/// only to peers. So flags that do not concern peers (local write, window binding, on-demand, huge
-/// pages) have no effect, as for NICs and for the kernel's device. Unknown flags are kept, and the
-/// bind request later fails because of them.
+/// Converts the access flags `bits` of a memory window (`ibv_bind_mw(3)`) to [`AccessFlags`]. Drops
+/// optional flags, and flags that do not concern peers (local write, window binding, on-demand,
+/// huge pages), because a window grants access to peers only. Keeps unknown flags: the bind request
+/// later fails because of them.
 pub fn window_access(bits: u32) -> AccessFlags {
     let without_effect = AccessFlags::LOCAL_WRITE
         | AccessFlags::MW_BIND

@@ -105,8 +105,8 @@ impl Arena {
     }
 
     /// Allocates a [`Block`] of at least `length` zeroed bytes from the in-memory file of this
-    /// arena. The block is aligned to a page, or to a huge page if it is at least as long as a huge
-    /// page. Fails if `length` is 0, or if not enough memory is free.
+    /// arena. The block is aligned to a page, or to a huge page if `length` is at least the size of
+    /// a huge page. Fails if `length` is 0, or if not enough memory is free.
     pub fn allocate(self: &Arc<Self>, length: usize) -> Result<Arc<Block>, Refusal> {
         let length = length
             .checked_next_multiple_of(segment::page_size())
@@ -188,8 +188,8 @@ impl Arena {
         state.segments.last_mut().ok_or(Refusal::Exhausted)
     }
 
-    /// Returns the pages of `block` to the system. The block must not be in use any more. Later
-    /// accesses to the pages read zeroes.
+    /// Returns the pages of `block` to the system. The caller must ensure that the block is no
+    /// longer in use. Later accesses to the pages read zeroes.
     fn release_pages(&self, block: &Block) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let length = block.length as u64;

@@ -119,9 +119,9 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     Ok(())
 }
 
-/// Copies words one by one, after a faster copy of the same words has failed. The faster copy does
-/// not report whether the source or the target caused the fault, and the error of this function
-/// does. Succeeds if the memory has been mapped again since the fault.
+/// Copies words of eight bytes one by one. Called after a faster copy of the same words has failed.
+/// The faster copy does not report whether the source or the target caused the fault; the error of
+/// this function does. Succeeds if the memory has been mapped again since the fault.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references

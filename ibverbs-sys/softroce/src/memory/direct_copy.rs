@@ -14,8 +14,9 @@ use super::view::{View, pieces};
 type Parts<'a> = SmallVec<[(AccessibleSpan<'a>, usize); 2]>;
 
 impl View<'_> {
-    /// Checks that the queue pair may read the `length` bytes of a message that begin at byte
-    /// `offset` of the message. `list` contains the segments of the message, with their local keys.
+    /// Checks that the queue pair may read `length` bytes of a message, which begin at byte
+    /// `offset` of the message. `list` is the scatter/gather list of the message: its memory ranges
+    /// with their local keys.
     pub(crate) fn check_local(
         &self,
         list: &[Segment],
@@ -29,10 +30,10 @@ impl View<'_> {
         })
     }
 
-    /// Copies `length` bytes of `message` from the memory of this queue pair to the memory `to` of
-    /// another queue pair. The bytes begin at byte `offset` of the message. `peer` is the memory
-    /// that the other queue pair can access; both queue pairs must belong to the same NIC. The
-    /// memory keys of both sides are looked up once, and cannot change during the copy.
+    /// Copies `length` bytes of `message`, from byte `offset` on, to the memory `to` of another
+    /// queue pair of the same process. `peer` is the memory that the other queue pair can access.
+    /// Both queue pairs must belong to the same NIC. The memory of both sides stays registered
+    /// during the copy.
     pub(crate) fn copy_message(
         &self,
         message: Data<'_>,
@@ -81,9 +82,9 @@ impl View<'_> {
     }
 
     /// Executes a part of an RDMA read between two queue pairs of this process. Copies `length`
-    /// bytes from the memory `from`, which the other queue pair can access through `peer`. Copies
-    /// them to this queue pair's message, at byte `offset` of the message. `list` contains the
-    /// segments of the message. Fails if the memory `from` does not permit remote reads.
+    /// bytes from the memory `from`, which the other queue pair can access through `peer`, to byte
+    /// `offset` of this queue pair's message. `list` is the scatter/gather list of the message.
+    /// Fails if the memory `from` does not permit remote reads.
     pub(crate) fn fetch(
         &self,
         list: &[Segment],
@@ -109,12 +110,11 @@ impl View<'_> {
         })
     }
 
-    /// Calls `act` with the memory of a part of a message, and returns the result of `act`. `list`
-    /// contains the segments of the message. The part has `length` bytes, and begins at byte
-    /// `offset` of the message. `write` is set if `act` writes to the memory.
-    ///
-    /// The memory stays registered until `act` returns. Returns `None` if the queue pair may not
-    /// access the bytes, or if bytes belong to an on-demand region or to the null region.
+    /// Calls `act` with the memory of a part of a message, and returns the result of `act`. The
+    /// part has `length` bytes, and begins at byte `offset` of the message. `list` is the
+    /// scatter/gather list of the message. `write` must be set if `act` writes to the memory. The
+    /// memory stays registered until `act` returns. Returns `None` if the queue pair may not access
+    /// the bytes, or if bytes belong to an on-demand region or to the null region.
     #[inline]
     pub(crate) fn with_segments<T>(
         &self,

@@ -9,7 +9,8 @@ use super::{FilePlace, Published, Span, WindowKind};
 use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
 
-/// Table of the memory regions and windows of a registry, which are found by their keys.
+/// Table of the memory regions and windows of a NIC. A request finds a region or window by its
+/// memory key.
 pub(super) struct Entries {
     pub(super) table: Table<Entry>,
     /// Number of existing regions, which is limited separately from the number of windows.
@@ -262,9 +263,10 @@ impl Entries {
     }
 }
 
-/// Returns the description of a range of `region` for peer processes, which then access the range
-/// directly. `part` is the offset and the length of the range. `start` is the address of its first
-/// byte in requests, and `access` the granted rights. Returns `None` if the region has no memory.
+/// Returns the description of a range of `region` for peer processes, with the key 0. A peer
+/// process uses the description to access the range directly. `part` is the offset and the length
+/// of the range. `start` is the address of its first byte in requests. `access` are the granted
+/// rights. Returns `None` if the region has no memory.
 fn record(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
     let (offset, length) = part;
     if region.span.is_null() {

@@ -6,7 +6,7 @@
 //!
 //! Memory that the device allocates for regions ([`Arena`]) is in a file. `segment` maps the file
 //! in this process, and peer processes of the same host can map it as well. To reach bytes, a peer
-//! needs their location in the file (a [`ArenaLocation`]) and the file's descriptor. The functions
+//! needs their location in the file (an [`ArenaLocation`]) and the file's descriptor. The functions
 //! [`Span::place`] (of a region), [`Registry::place`] (by a key), and [`Arena::find`] with
 //! [`Block::place`] (by an address) return such a location.
 //!

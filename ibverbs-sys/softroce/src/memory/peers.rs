@@ -65,9 +65,9 @@ pub(crate) trait Peers: Send + Sync {
     fn wait(&self) -> Result<(), Refusal>;
 
     /// Removes the memory region or window in the record `slot` from the published table, so that
-    /// peer processes stop using it. Does not wait for peers that are still copying from or to the
-    /// memory. If the returned [`Withdrawal`] is pending, the caller must call this function again
-    /// later. If the withdrawal is refused, the record stays removed until the caller publishes it
+    /// peer processes stop using the memory. Does not wait until peers have ended their copies. If
+    /// the returned [`Withdrawal`] is pending, the caller must call this function again later. If
+    /// the withdrawal is refused, the record stays removed until the caller publishes the record
     /// again.
     fn withdraw(&self, slot: u32) -> Withdrawal;
 

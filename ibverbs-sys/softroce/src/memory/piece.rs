@@ -6,9 +6,9 @@ use std::ops::Range;
 use super::copy;
 use crate::sync::AtomicU64;
 
-/// A range of bytes that may be shared with other threads and processes: registered memory, or
-/// memory of this process that is borrowed for the lifetime `'a`. An access to bytes that are no
-/// longer mapped returns an error.
+/// A borrowed range of bytes that other threads and processes can access concurrently. The bytes
+/// are registered memory, or memory of this process that is borrowed for the lifetime `'a`. An
+/// access to bytes that are no longer mapped returns an error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     address: usize,
@@ -44,8 +44,8 @@ impl<'a> Piece<'a> {
         unsafe { Self::new(address, size_of_val(words), true) }
     }
 
-    /// Creates a memory range of `length` bytes at `address`, which may be written if `writable` is
-    /// set.
+    /// Creates a memory range of `length` bytes at `address`. The range is writable if `writable`
+    /// is set.
     ///
     /// # Safety
     /// While the piece exists, the bytes must be registered memory, or the caller must ensure that
@@ -111,7 +111,7 @@ impl<'a> Piece<'a> {
         unsafe { copy::copy(self.address, to.address, self.length).ok() }
     }
 
-    /// Returns whether the bytes of this memory range may be written. If not, a write to the range
+    /// Returns whether the bytes of this memory range are writable. A write to any other range
     /// fails.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable

@@ -1,7 +1,7 @@
 //! A hint to the processor that this thread writes to a cache line soon.
 
-/// Prefetches the cache line that contains `place` for writing, without waiting for it. A later
-/// store to the cache line then need not wait until another processor releases it.
+/// Prefetches the cache line that contains `place` for writing. Does not wait for the cache line. A
+/// later store to `place` is then faster, because the processor already owns the cache line.
 #[inline(always)]
 pub(crate) fn prefetch_for_write<T>(place: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -29,34 +29,34 @@ pub(super) struct ReadMostly<T> {
     lanes: Box<[Line]>,
 }
 
-/// Read guard: the value does not change while the guard exists.
+/// Guard of a read lock. The value does not change while the guard exists.
 pub(super) struct ReadGuard<'a, T> {
     value: &'a T,
     _hold: ReaderLock<'a, T>,
 }
 
-/// The lock that a reader holds: the read lock, or a lane. A lane is a word that marks a read as in
-/// progress, and that writers check.
+/// Lock that a reader holds: either the shared lock of the [`RwLock`], or a lane. A lane is a word
+/// that marks a read as in progress; writers wait until all lanes are free.
 #[expect(dead_code, reason = "they are held")]
 enum ReaderLock<'a, T> {
     Lane(Lane<'a>),
     Lock(RwLockReadGuard<'a, T>),
 }
 
-/// Write guard: no other thread reads or changes the value while the guard exists.
+/// Guard of the write lock. No other thread reads or changes the value while the guard exists.
 pub(super) struct WriteGuard<'a, T> {
     changing: &'a AtomicBool,
     value: RwLockWriteGuard<'a, T>,
 }
 
-/// Time for which a thread that waits for the write lock sleeps after every 1024 checks of the
-/// readers' lanes (words that mark a read as in progress). The thread sleeps, because a reader may
-/// need its processor for a long copy.
+/// Sleep time of a writer that waits for readers. A reader perhaps makes a long copy and needs the
+/// writer's processor. So the writer sleeps for this time after every 1024 checks of the readers'
+/// lanes (words that mark a read as in progress).
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Number of lanes (words in which threads mark a read as in progress). This number of threads can
-/// read at the same time without waiting for each other. A power of two, so that a lane is selected
-/// without a division.
+/// Number of lanes (words that each mark the read of one thread as in progress). Up to this number
+/// of threads can read at the same time without waiting for each other. The number is a power of
+/// two, so that a lane is selected without a division.
 const LANES: usize = 32;
 
 impl<T> ReadMostly<T> {
@@ -69,11 +69,11 @@ impl<T> ReadMostly<T> {
     }
 
     /// Locks the value for reading. Writers wait until the returned guard is dropped, so the caller
-    /// should hold the guard for a short time only. `hint` selects the lane (word that marks a read
-    /// as in progress) that is tried first, so threads should pass different values.
+    /// should hold the guard for a short time only. `hint` selects the lane that is tried first; a
+    /// lane is a word that marks a read as in progress. Threads should pass different hints.
     ///
-    /// A thread must not call this function while it holds a guard. If a writer is waiting, the
-    /// thread would deadlock.
+    /// A thread must not call this function while the thread holds a guard: a deadlock follows if a
+    /// writer is waiting.
     #[inline]
     pub(super) fn read(&self, hint: u32) -> ReadGuard<'_, T> {
         let lane = Lanes(&self.lanes).enter(hint as usize);

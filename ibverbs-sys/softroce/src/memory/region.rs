@@ -46,9 +46,8 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Returns the offset of the address `address`, as a request contains it, from the start of the
-    /// region. Returns `None` if the region does not contain all `length` bytes from this offset
-    /// on.
+    /// Returns the offset in this region of the `length` bytes at `address`, an address in a
+    /// request. Returns `None` if the region does not contain all of these bytes.
     #[inline]
     pub(super) fn offset(&self, address: u64, length: u64) -> Option<u64> {
         offset(self.start, self.span.length(), address, length)

@@ -37,15 +37,16 @@ pub struct Registry {
     peers: OnceLock<Arc<dyn Peers>>,
 }
 
-/// Read lock on the registry, through which a caller finds the memory of keys. No region or window
-/// changes while this value exists.
+/// Read lock on the table of memory regions and windows. A caller uses the lock to find the memory
+/// for a key. No region or window changes while the lock is held.
 pub(crate) struct Regions<'a>(ReadGuard<'a, Entries>);
 
 impl Regions<'_> {
     /// Returns the memory of `segment`, an element of a request's scatter/gather list. The request
-    /// must belong to a queue pair of the protection domain `domain`. The memory may be written
-    /// only if `write` is set. Returns `None` if the access is not permitted, if the memory may be
-    /// unmapped (on-demand region), or if there is no memory (null region).
+    /// must belong to a queue pair of the protection domain `domain`. `write` must be set if the
+    /// caller writes to the memory. Returns `None` if the access is not permitted. Also returns
+    /// `None` for an on-demand region, whose memory can be unmapped, and for the null region, which
+    /// has no memory.
     #[inline]
     pub(crate) fn piece(
         &self,
@@ -121,8 +122,8 @@ impl Registry {
     }
 
     /// Hides the region or window in the slot `slot` (index in the table) from peer processes, and
-    /// waits until no peer uses it any more. Other threads can use the registry during the wait,
-    /// which may be long.
+    /// waits until no peer accesses its memory. Other threads can use the registry during the wait,
+    /// which can be long.
     ///
     /// # Errors
     /// [`Refusal::Busy`] if a peer does not finish its copy in time. Peers can then find the region
@@ -206,8 +207,8 @@ impl Registry {
 
     /// Changes the memory, the protection domain or the access flags of the region with the key
     /// `key`, as `change` requests. Returns the key of the region: the old key if
-    /// `change.keeps_key` is set, and otherwise a new key. Fails if windows are bound to the
-    /// region, for example.
+    /// `change.keeps_key` is set, and otherwise a new key. Fails, for example, if windows are bound
+    /// to the region.
     pub fn reregister(&self, key: u32, change: RegionChange) -> Result<u32, Refusal> {
         if let Some((span, start)) = &change.translation {
             check_range(*start, span)?;
@@ -235,8 +236,10 @@ impl Registry {
     }
 
     /// Makes peer processes stop using the memory region with the key `key`, and waits until they
-    /// have stopped. First calls `check`, which must accept the region. Returns the table of
-    /// regions and windows, locked for writing, and the region's slot (index in the table).
+    /// have stopped. Returns the table of regions and windows, locked for writing, and the region's
+    /// slot (index in the table). Fails if `check` returns an error for the region. `check` is
+    /// called before and after the wait, because another thread can change the region during the
+    /// wait.
     fn withdraw_region(
         &self,
         key: u32,
@@ -263,8 +266,9 @@ impl Registry {
     /// device does not access the region's bytes any more.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if a window is bound to the region, or if another process of this host is
-    /// copying the region's bytes and does not finish in time.
+    /// - [`Refusal::Busy`] if a window is bound to the region.
+    /// - [`Refusal::Busy`] if another process of this host is copying the region's bytes and does
+    ///   not finish in time.
     pub fn deregister(&self, key: u32) -> Result<(), Refusal> {
         let check = |region: &Region| match region.windows {
             0 => Ok(()),
@@ -293,9 +297,9 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Deallocates a memory window, and unbinds it if necessary. `key` may be any key that the
-    /// window has had. Binding changes the key, and a program may still use the key from the
-    /// allocation.
+    /// Deallocates a memory window, and unbinds the window if necessary. `key` can be the window's
+    /// present key or an earlier key. Binding changes the key, but a program perhaps still uses the
+    /// key from the allocation.
     pub fn deallocate_window(&self, key: u32) -> Result<(), Refusal> {
         let find = |entries: &Entries| {
             let number = entries.table.slot_of(key).ok_or(Refusal::Invalid)?;
@@ -340,11 +344,10 @@ impl Registry {
         }
     }
 
-    /// Checks one address range in the arguments of `ibv_advise_mr(3)`, and returns the address of
-    /// its first byte in the memory of this process. `address` is the address of the range in
-    /// requests. Fails if the on-demand region with the key `key` does not contain all `length`
-    /// bytes, or does not belong to `domain`. If `write` is set, also fails if the region does not
-    /// permit local writes.
+    /// Checks an address range of `ibv_advise_mr(3)`, and returns the address of the first byte in
+    /// this process. `address` is the first address of the range in requests. Fails unless `key` is
+    /// the key of an on-demand region of `domain` that contains all `length` bytes. If `write` is
+    /// set, the region must also permit local writes.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -392,10 +395,10 @@ impl Registry {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Makes peer processes stop using the memory window of the bind request `wanted`, before the
-    /// window is bound again. Does nothing for type 2 windows. The request comes from a queue pair
-    /// of the protection domain `domain`. Does not wait: if the returned [`Withdrawal`] is pending,
-    /// the caller must call this function again later.
+    /// Makes peer processes stop using the type 1 memory window of the bind request `wanted`,
+    /// before the window is bound again. Ignores type 2 windows. `domain` is the protection domain
+    /// of the queue pair that executes the request. Does not wait: if the returned [`Withdrawal`]
+    /// is pending, the caller must call this function again later.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
@@ -407,19 +410,19 @@ impl Registry {
         })
     }
 
-    /// Makes peer processes stop using a type 2 window that a request of the queue pair
-    /// `queue_pair` is about to invalidate. `key` is the key of the window, and `domain` the
-    /// protection domain of the queue pair. Does not wait: if the returned [`Withdrawal`] is
-    /// pending, the caller must call this function again later.
+    /// Makes peer processes stop using a type 2 memory window, before a request invalidates the
+    /// window. `key` is the key of the window. `queue_pair` and `domain` are the number and the
+    /// protection domain of the queue pair that executes the request. Does not wait: if the
+    /// returned [`Withdrawal`] is pending, the caller must call this function again later.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
         self.withdraw_slot(|entries| entries.bound_window(domain, queue_pair, key))
     }
 
-    /// Begins or continues to withdraw a memory region or window from peer processes, so that they
-    /// stop using it. `find` returns the slot of the region or window (number in the table). The
-    /// result states whether the withdrawal is complete, must be continued later, or has failed.
-    /// After a failure, peers can find the region or window again. If `find` returns `None`, the
-    /// withdrawal is complete.
+    /// Begins or continues to withdraw a memory region or window, so that peer processes stop using
+    /// the memory. `find` returns the slot (number in the table) of the region or window. If `find`
+    /// returns `None`, the withdrawal is complete. The result states whether the withdrawal is
+    /// complete, must be continued later, or has failed. After a failure, peers can find the region
+    /// or window again.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;
@@ -439,8 +442,7 @@ impl Registry {
     }
 
     /// Publishes the memory window with the key `key` to peer processes again. Called if the window
-    /// was hidden from peers for a bind or invalidate request, and the request is then not
-    /// executed.
+    /// was hidden from peers for a bind or invalidate request that was then not executed.
     pub(crate) fn restore_window(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -468,8 +470,8 @@ impl Registry {
 
     /// Binds the memory window of the bind request `wanted`, so that peers can access the window's
     /// bytes (IBTA 10.6.7.2, 11.4.1.1). `queue_pair` and `domain` are the number and the protection
-    /// domain of the queue pair that executes the request. The caller must have called
-    /// [`withdraw_window`](Self::withdraw_window) until the withdrawal was complete. Fails if the
+    /// domain of the queue pair that executes the request. The caller must first call
+    /// [`withdraw_window`](Self::withdraw_window) until the withdrawal is complete. Fails if the
     /// binding is not permitted, or if peer processes can still find the window.
     pub(super) fn bind(
         &self,
@@ -490,10 +492,10 @@ impl Registry {
     }
 
     /// Unbinds the type 2 window with the key `key`, so that peers can no longer access memory
-    /// through it (IBTA 10.6.7.2.4). The request comes from the queue pair `queue_pair` of the
-    /// protection domain `domain`. Returns `None` if no window with this key is bound through the
-    /// queue pair, or if [`withdraw`](Self::withdraw) was not called before and peer processes can
-    /// still find the window.
+    /// through the window (IBTA 10.6.7.2.4). `queue_pair` and `domain` are the number and the
+    /// protection domain of the queue pair that executes the request. The caller must first call
+    /// [`withdraw`](Self::withdraw). Returns `None` if no such window is bound through this queue
+    /// pair, or if the window is still published to peer processes.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
         let mut entries = self.entries.write();
         let number = entries.bound_window(domain, queue_pair, key)?;

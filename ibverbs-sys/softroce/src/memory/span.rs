@@ -252,9 +252,9 @@ impl Span {
         }
     }
 
-    /// Copies bytes of this span (range of registered memory) to the memory range `to`, until it is
-    /// full. The bytes begin at byte `offset` of the span. Fails if the bytes are not inside the
-    /// span, or if bytes of either range cannot be accessed.
+    /// Copies bytes of this span (range of registered memory) to the whole memory range `to`. The
+    /// bytes begin at byte `offset` of the span. Fails if the bytes are not inside the span, or if
+    /// bytes of either range cannot be accessed.
     #[inline]
     pub(super) fn copy_to_piece(&self, offset: u64, to: &Piece<'_>) -> Result<(), Inaccessible> {
         if let Some(from) = self.piece(offset, to.length(), false) {
@@ -284,8 +284,8 @@ impl Span {
     }
 
     /// Splits the memory range `piece` into parts of at most 1024 bytes, and calls `copy` for each
-    /// part. The arguments of `copy` are a buffer with the length of the part, the offset of the
-    /// part in the range, and the part.
+    /// part. `copy` gets three arguments: a temporary buffer with the length of the part, the
+    /// offset of the part in `piece`, and the part. Stops at the first error of `copy`.
     #[cold]
     fn by_parts(
         &self,
@@ -350,8 +350,8 @@ impl Span {
     }
 
     /// Returns the address of the eight bytes at `offset` of the span, for an atomic operation.
-    /// Fails if the bytes are not inside the span or not aligned, and for the null region. For an
-    /// on-demand region, also fails if the bytes are not mapped and writable.
+    /// Fails if the bytes are not inside the span or not aligned. Also fails for the null region,
+    /// and for bytes of an on-demand region that are not mapped and writable.
     fn locate_word(&self, offset: u64) -> Result<usize, Inaccessible> {
         let address = self.locate(offset, size_of::<u64>())?;
         match self.kind {

@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use crate::context::Refusal;
 use crate::random::{self, Permutation};
 
-/// A table of objects, which memory keys name. A key consists of an index (24 bits), which
-/// determines a slot of the table, and a tag (the low byte). The tag changes with every use of the
-/// slot, so the key of a removed object does not name a later object.
+/// A table of objects that are found by memory keys. Each object is in a slot (entry) of the table.
+/// A key consists of an index (24 bits), which determines the slot, and a tag (the low byte). The
+/// tag changes with every use of the slot, so the key of a removed object does not find a later
+/// object.
 ///
 /// Indices and tags are in random order, so a program cannot guess a key, even from other keys. The
 /// slots themselves are used in ascending order, so objects that are used one after the other are
@@ -73,9 +74,9 @@ impl<T> Table<T> {
         }
     }
 
-    /// Returns the random number that is added to a slot's index to form the index in a memory key.
-    /// (A slot is an entry of the table.) The number makes keys hard to guess. Peer processes need
-    /// it to find the slot of a key.
+    /// Returns the random number that is added to the index of a slot (entry of the table) to form
+    /// the index in a memory key. The random number makes keys hard to guess. Peer processes need
+    /// the random number to find the slot of a key.
     pub(super) fn base(&self) -> u32 {
         self.base
     }

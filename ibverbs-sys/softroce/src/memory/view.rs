@@ -70,9 +70,9 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Returns whether a peer process that shares memory with this process can map the memory of
-    /// all segments in `list`. Such a peer can copy the bytes of a message from this memory without
-    /// system calls.
+    /// Returns whether a peer process that shares memory with this process can map all memory in
+    /// `list`, the scatter/gather list of a message. Such a peer can copy the bytes of the message
+    /// without system calls.
     pub(crate) fn is_mappable(&self, list: &[Segment]) -> bool {
         self.registry.with(self.queue_pair, |entries| {
             let is_mappable = |segment: &Segment| {
@@ -85,9 +85,9 @@ impl<'a> View<'a> {
     }
 
     /// Calls `visit` for each contiguous memory range of a part of a message, in order. The part
-    /// has `length` bytes, and begins at byte `offset` of the message. `list` contains the segments
-    /// of the message. `visit` gets the memory range, and the positions of its bytes within the
-    /// part. If `write` is set, the segments must permit local writes.
+    /// has `length` bytes, and begins at byte `offset` of the message. `list` is the scatter/gather
+    /// list of the message. `visit` gets the memory range, and the positions of its bytes within
+    /// the part. If `write` is set, the memory must permit local writes.
     #[inline]
     fn for_each_part(
         &self,
@@ -125,7 +125,7 @@ impl<'a> View<'a> {
     }
 
     /// Copies `length` bytes of a message of this queue pair to the memory ranges `to`. The bytes
-    /// begin at byte `offset` of the message. `list` contains the segments of the message.
+    /// begin at byte `offset` of the message. `list` is the scatter/gather list of the message.
     pub(crate) fn copy_out(
         &self,
         list: &[Segment],
@@ -144,7 +144,7 @@ impl<'a> View<'a> {
     }
 
     /// Copies `length` bytes of the memory ranges `from` to a message of this queue pair, beginning
-    /// at byte `offset` of the message. `list` contains the segments of the message.
+    /// at byte `offset` of the message. `list` is the scatter/gather list of the message.
     pub(crate) fn copy_in(
         &self,
         list: &[Segment],
@@ -408,10 +408,10 @@ impl Memory for View<'_> {
     }
 }
 
-/// Splits a part of a message at the boundaries of the message's segments in `list`. The part has
-/// `length` bytes, and begins at byte `offset` of the message. Returns the segment of each piece,
-/// the offset of the piece in the segment, and its number of bytes. Skips empty segments, so their
-/// keys are not checked.
+/// Splits a part of a message at the boundaries of the segments in `list`, the scatter/gather list
+/// of the message. The part has `length` bytes, and begins at byte `offset` of the message. Returns
+/// for each piece its segment, its offset in the segment, and its number of bytes. Skips empty
+/// segments, so their keys are not checked.
 pub(super) fn pieces(
     list: &[Segment],
     offset: u32,

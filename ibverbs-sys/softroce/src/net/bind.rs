@@ -12,8 +12,8 @@ use super::socket::{BoundAddress, HostAddress, Interface};
 use crate::address;
 use crate::config::Config;
 
-/// Maximum number of addresses in 127/8 that a process tries in order to find an address whose UDP
-/// port is free. Few attempts are needed: the first address is derived from the process ID, so
+/// Maximum number of addresses in 127/8 that a process tries in order to find an address with a
+/// free UDP port. Few attempts are needed: the first address is derived from the process ID, so
 /// other processes rarely use it.
 const ATTEMPTS: u32 = 64;
 
@@ -203,9 +203,9 @@ impl Bound {
     }
 }
 
-/// Warns the user, on standard error, that another program uses the device's first UDP port, so
-/// that this process uses the port `port` instead. `blocked` is the address and port of that
-/// program; an unspecified address stands for all addresses.
+/// Warns the user, on standard error, that another program uses the device's first UDP port. This
+/// process therefore uses the port `port`. `blocked` is the address and port that the other program
+/// has bound; an unspecified address stands for all addresses.
 fn report_blocked(blocked: SocketAddr, port: u16) {
     let holder = port_holder::describe(blocked);
     let of_address = match blocked.ip() {
@@ -273,8 +273,9 @@ pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddres
     ))
 }
 
-/// Binds `address`, and finds its network interface in `list`, the kernel's list of addresses. The
-/// address need not be in the list: for example, most addresses in 127/8 are not in the list.
+/// Binds `address`, and returns the address with its network interface. Finds the interface in
+/// `list`, the kernel's list of addresses. An address that is not in the list, such as most
+/// addresses in 127/8, can be bound, too.
 fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<LocalAddress> {
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
     let interface = Interface::find(list, address.ip());

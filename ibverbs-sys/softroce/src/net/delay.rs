@@ -81,9 +81,10 @@ impl HeldPackets {
         Ok(())
     }
 
-    /// Removes and returns the packets with the key `key`, or returns `None` if no packets have
-    /// this key. The key consists of the time at which the packets must be sent and a number in the
-    /// order of their addition. Does not decrease `overtaken`: the caller must do this.
+    /// Removes and returns the packets with the key `key`. The key consists of the time at which
+    /// the packets must be sent, and a number in the order of their addition. Returns `None` if no
+    /// packets have this key. The caller must update the counter `overtaken`, which this function
+    /// does not change.
     fn remove(&mut self, key: (Time, u64)) -> Option<Held> {
         let held = self.due.remove(&key)?;
         self.packets -= held.packets();
@@ -149,8 +150,8 @@ impl Delay {
     }
 
     /// Records that a packet was sent, and returns the held packets that must be sent next.
-    /// Injected faults hold a packet back until a given number of other packets was sent. The
-    /// returned packets are those for which this number is now reached.
+    /// Injected faults hold a packet back until a given number of later packets was sent. The
+    /// returned packets are those for which the last of the later packets has now been sent.
     pub(super) fn pass(&self) -> Vec<Packet> {
         let mut held = self.held.lock();
         if held.overtaken == 0 {

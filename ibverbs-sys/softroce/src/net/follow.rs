@@ -31,17 +31,17 @@ impl Network {
         }
     }
 
-    /// Returns a descriptor that is readable when the addresses of the host may have changed and
-    /// [`update_from_host`](Self::update_from_host) must be called. Returns `None` if the device
-    /// ignores such changes.
+    /// Returns a descriptor that becomes readable when the kernel reports a change of the host's
+    /// network. The caller must then call [`update_from_host`](Self::update_from_host). Returns
+    /// `None` if the device ignores such changes.
     pub(crate) fn host_changes(&self) -> Option<BorrowedFd<'_>> {
         self.changes.as_ref().map(AsFd::as_fd)
     }
 
     /// Reads the kernel's reports about changes of the host's network. After changes of interfaces
     /// and addresses, updates the GID table. Returns whether the table has changed. After a change
-    /// of routes, forgets all [trials](super::trial), so that bursts to other hosts need a new
-    /// trial.
+    /// of routes, forgets which other hosts accept bursts (several packets that are passed to the
+    /// kernel as one message). A host then needs a new [trial](super::trial) before it gets bursts.
     pub(crate) fn update_from_host(&self) -> bool {
         let Some(changes) = self.changes.as_ref().map(InterfaceMonitor::take) else {
             return false;
@@ -139,7 +139,8 @@ impl Network {
         Ok(true)
     }
 
-    /// Opens the sockets for which queue pairs wait and whose addresses the host has again.
+    /// Opens each socket that a queue pair needs and that could not be opened before, if the host
+    /// now has the address of the socket.
     fn open_awaited(&self) {
         let mut has_opened = false;
         for (gid, local_address) in self.table.local_addresses() {

@@ -147,14 +147,14 @@ impl Table {
         }
     }
 
-    /// Returns the entry of the GID table with the index `index`, or `None` if there is none. Also
-    /// returns an entry whose IP address has been removed from the host.
+    /// Returns the entry of the GID table with the index `index`, or `None` if the table has no
+    /// such entry. Also returns an entry whose IP address has been removed from the host.
     pub(super) fn get(&self, index: usize) -> Option<&Entry> {
         self.entries.get(index)?.get()
     }
 
-    /// Returns all entries of the GID table in the order of their indices, including those whose
-    /// addresses the host does not have at present.
+    /// Returns all entries of the GID table in the order of their indices. The result includes
+    /// entries for addresses that the host does not have at present.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().map_while(OnceLock::get)
     }
@@ -166,8 +166,9 @@ impl Table {
         Some(found as u8)
     }
 
-    /// Returns all local addresses of this process, each with the index of its first GID. An
-    /// address has two GIDs if it also receives tunnelled packets (IPv6 packets in IPv4 datagrams).
+    /// Returns all local addresses of this process, each with the index of the address's first GID.
+    /// An address has a second GID if the address also receives tunnelled packets (IPv6 packets in
+    /// IPv4 datagrams).
     pub(super) fn local_addresses(&self) -> impl Iterator<Item = (u8, &Arc<LocalAddress>)> {
         (0..).zip(self.iter()).filter_map(|(index, entry)| {
             (entry.gid.endpoint == usize::from(index)).then_some((index, &entry.local_address))
@@ -176,8 +177,8 @@ impl Table {
 
     /// Adds an entry for the GID that is formed from the IP address `local_address`. If
     /// `is_tunnelled` is set and the address is an IPv4 address, also adds an entry for a unique
-    /// local IPv6 address (RFC 4193), whose packets are sent in a [tunnel](super::tunnel). Returns
-    /// `false`, and adds nothing, if the table is full.
+    /// local IPv6 address (RFC 4193). Packets of that address are sent in a
+    /// [tunnel](super::tunnel). Returns `false`, and adds nothing, if the table is full.
     pub(super) fn add(&self, local_address: LocalAddress, is_tunnelled: bool) -> bool {
         let _adding = self.adding.lock();
         let first = self.iter().count();

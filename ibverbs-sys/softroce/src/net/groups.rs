@@ -44,8 +44,9 @@ impl Network {
         outcome
     }
 
-    /// Reverses one call of [`join`](Self::join). After the last call for a group, the group's
-    /// sockets are closed.
+    /// Ends the membership in the multicast group `group` that one call of [`join`](Self::join) has
+    /// begun. When as many memberships in the group have ended as have begun, closes the sockets of
+    /// the group.
     pub(crate) fn leave(&self, group: Ipv6Addr) {
         let mut groups = self.groups.lock();
         if let Entry::Occupied(mut joined) = groups.entry(group) {
@@ -130,9 +131,10 @@ impl Network {
         all
     }
 
-    /// Prepares the new UDP socket `socket`: the kernel drops packets of other programs of this
-    /// host, and merges received datagrams unless the configuration forbids this. `peers` are the
-    /// devices of this host whose packets of connections the socket accepts.
+    /// Sets options of the new UDP socket `socket`. Attaches a packet filter, by which the kernel
+    /// drops packets of other programs on this host. The filter also drops packets of connections
+    /// from devices of this host that are not in `peers`. Makes the kernel merge received
+    /// datagrams, unless the configuration forbids this.
     pub(super) fn prepare(&self, socket: &Socket, peers: &[SocketAddrV4]) {
         socket.install_filter(self.base, peers);
         if self.segmentation != Segmentation::Never {

@@ -34,10 +34,10 @@ pub(super) struct Hosts {
     changes: AtomicU64,
 }
 
-/// Time for which packets to an unknown host are sent to one of its two possible ports, before they
-/// are sent to the other port. Devices of softroce use all ports of a range, and other RDMA devices
-/// use only the first port of this range. A connection repeats the packets that went to the wrong
-/// port.
+/// Time for which packets to an unknown host are sent to one of two possible UDP ports. Afterwards,
+/// they are sent to the other port for the same time. Devices of softroce use all ports of a range,
+/// and other RDMA devices use only the first port of this range. A connection repeats the packets
+/// that went to the wrong port.
 const PORT_TRIAL_TIME: Duration = Duration::from_millis(32);
 
 /// Maximum number of hosts whose UDP ports are remembered, which bounds the memory. If more hosts

@@ -250,8 +250,9 @@ impl<'a> ReceivedRuns<'a> {
 /// higher number would cost more time for unused sockets.
 const EMPTY_CHECKS: u32 = 64;
 
-/// A socket that was empty for a long time is checked only by each 16th poll. Polls thus spend
-/// little time on unused sockets, and a packet to such a socket waits only for a few polls.
+/// Number of polls from one check of an unused socket to the next. A socket counts as unused if
+/// more than [`EMPTY_CHECKS`] consecutive checks have found no packet. Polls thus spend little time
+/// on unused sockets, and a packet to such a socket waits only for a few polls.
 const SKIP_INTERVAL: u32 = 16;
 
 impl Network {
@@ -348,9 +349,9 @@ fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
     matches!(headers, Headers::V4 { .. }) && !from.ip().is_loopback()
 }
 
-/// Returns whether the sender of a tunnelled packet (IPv6 packet in an IPv4 datagram) has not
-/// forged its source GID. The GID contains an IPv4 address and UDP port, which must equal the
-/// address `from` from which the datagram came.
+/// Returns whether the source GID of a tunnelled packet (IPv6 packet in an IPv4 datagram) belongs
+/// to the sender of the datagram. The GID contains an IPv4 address and a UDP port. Both must equal
+/// those of `from`, the address from which the datagram came; otherwise the GID is forged.
 fn is_sender(route: &Route, from: SocketAddr) -> bool {
     let address_in_gid = address::address_in_gid(route.source).map(SocketAddr::V4);
     address_in_gid == Some(from) && route.source_port == from.port()
@@ -362,10 +363,10 @@ mod tests {
 
     use super::*;
 
-    /// Returns whether the receiver accepts a damaged packet from `from`. The sender computes the
-    /// checksum (ICRC) with the IPv4 identification `identification`. Then one byte is changed by
-    /// an exclusive or with `damage`. A receiver that does not know the identification accepts each
-    /// packet whose checksum is correct for some identification.
+    /// Returns whether a receiver that does not know the IPv4 identification of a packet from
+    /// `from` accepts the packet. The checksum (ICRC) is computed with the identification
+    /// `identification`. Then one byte is changed by an exclusive or with `damage`. The receiver
+    /// accepts each packet whose checksum is correct for some identification.
     fn excused(from: Ipv4Addr, identification: u16, damage: u8) -> bool {
         let route = Route {
             source: from.to_ipv6_mapped(),

@@ -186,8 +186,8 @@ impl Network {
         Some(&self.table.get(index)?.local_address)
     }
 
-    /// Returns the GID with the index `index`, or `None` if the entry is empty or the host does not
-    /// have the address at present.
+    /// Returns the GID with the index `index`. Returns `None` if the entry is empty, or if the host
+    /// does not have the address of the GID at present.
     pub(crate) fn gid(&self, index: usize) -> Option<Ipv6Addr> {
         let entry = self.table.get(index)?;
         entry
@@ -196,9 +196,9 @@ impl Network {
             .then_some(entry.gid.address)
     }
 
-    /// Returns whether the host has at least one IP address of this process's device at present, so
-    /// that the port of the device is active. Can be `false` only if the user has configured the
-    /// addresses.
+    /// Returns whether the host has at least one of the IP addresses of this process's device at
+    /// present. If the result is `false`, the port of the device is not active. The result can be
+    /// `false` only if the user has configured the addresses.
     pub(crate) fn has_address(&self) -> bool {
         self.table
             .iter()
@@ -379,8 +379,9 @@ impl Network {
     /// end of `path`. `queue_pair` is the number of that queue pair. Returns `None` if no memory is
     /// shared.
     ///
-    /// Ignores injected faults. Used for reports of requests that were executed in the shared
-    /// memory: peers accept such reports only from there.
+    /// Returns the memory even while injected faults require that other packets go through sockets.
+    /// Used to report requests that were executed in the shared memory: a peer accepts such reports
+    /// only through the shared memory.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }
@@ -446,9 +447,10 @@ impl Network {
         self.endpoints_changes.load(Ordering::Acquire)
     }
 
-    /// Sends the held-back packets that are due at the time `now`, and sets the NIC's timer for the
-    /// next ones. Injected faults hold packets back. Called when the timer expires. Clears the
-    /// timer if its time is still `noted`, the time for which the timer has expired.
+    /// Sends the packets that injected faults have held back until the time `now`, and sets the
+    /// NIC's timer for the next ones. Called when the timer has expired. `noted` is the time for
+    /// which the timer was set when it expired. First marks the timer as not set, unless the timer
+    /// is now set for another time.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);

@@ -26,22 +26,22 @@ use crate::number;
 use crate::proto::{Mtu, Path, Time};
 use crate::random;
 
-/// Number of payload bytes by which the long packet of a path MTU check exceeds the path MTU. With
-/// these bytes, the packet is as long as the longest packet of a connection, which has a 16-byte
-/// RETH and 4 bytes of immediate data instead of the 8-byte DETH.
+/// Number of payload bytes by which the long packet of a path MTU check exceeds the path MTU. The
+/// check must test the length of the longest packet of a connection. That packet has a 16-byte RETH
+/// and 4 bytes of immediate data; the long packet has an 8-byte DETH instead.
 const EXTRA_PAYLOAD: usize = 16 + 4 - 8;
 
 /// Time to wait for the answers to the first path MTU check of a route. The time doubles with each
 /// check that is not answered, because the peer may not support checks.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Time after which a path is checked again for the loss of long packets. The route to the peer may
-/// have changed. Also the maximum time between two checks of a peer that does not answer.
+/// Time after which a path is checked again for the loss of long packets, because the route to the
+/// peer can change. Also the maximum time between two checks of a peer that does not answer.
 const RENEWAL: Duration = Duration::from_secs(60);
 
 /// Number of consecutive lost long packets after which the user gets a message about the path. A
-/// path MTU check sends a long and a short packet, and the long packet counts as lost if only the
-/// short packet is answered. A few long packets may be lost for other reasons than their length.
+/// path MTU check sends a long and a short packet. The long packet counts as lost if only the short
+/// packet is answered. A few long packets can be lost for other reasons than their length.
 const LOSSES_BEFORE_REPORT: u32 = 4;
 
 /// Maximum number of routes whose checks are remembered, which bounds the memory. A route is a pair
@@ -91,8 +91,9 @@ enum State {
     Done,
 }
 
-/// Action that the caller must perform after an event of a path MTU check, such as an answer of the
-/// peer to a packet of the check.
+/// Action that the caller of this module must perform for a path MTU check: to send packets, to
+/// report a lossy path, or nothing. The action is determined after each event of the check, such as
+/// an answer of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckAction {
     /// Send the long and the short question for this path MTU to this peer. The number is the
@@ -114,10 +115,10 @@ impl PathMtuCheck {
 }
 
 impl PathMtuChecks {
-    /// Begins to check whether packets of the path MTU `mtu` reach the peer of `route` (pair of a
-    /// local and a peer's IP address). The packets of the check go to `to`, a path and a queue pair
-    /// number. Returns the action that the caller must perform. The action is to send the packets,
-    /// or nothing if `route` was checked recently with at least this path MTU.
+    /// Begins a check of `route` (pair of a local and a peer's IP address), and returns the action
+    /// that the caller must perform. The check finds out if packets of the path MTU `mtu` reach the
+    /// peer. The action is to send the packets of the check to `to`, a path and a queue pair
+    /// number. The action is nothing if `route` was checked recently with at least this path MTU.
     fn begin(&self, route: Route, to: Target, mtu: Mtu, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         if !checks.contains_key(&route) && checks.len() >= MAX_ROUTES {
@@ -150,10 +151,10 @@ impl PathMtuChecks {
         check.ask(State::Unanswered { is_repeated: false })
     }
 
-    /// Handles a packet from the peer of `route` that requests an answer. The packet shows that the
-    /// peer's device is open. If the peer has not answered the last path MTU check, the check is
-    /// repeated once. Returns the action that the caller must perform: to send the check's packets,
-    /// or nothing.
+    /// Handles a packet by which the peer of `route` requests an answer. The packet shows that the
+    /// peer's device is open. Returns the action that the caller must perform. If the peer has not
+    /// answered the last path MTU check, the action is to repeat the check, but only once.
+    /// Otherwise, the action is nothing.
     pub(super) fn handle_question(&self, route: Route) -> CheckAction {
         match self.0.lock().get_mut(&route) {
             Some(check) if check.state == (State::Unanswered { is_repeated: false }) => {
@@ -164,9 +165,10 @@ impl PathMtuChecks {
     }
 
     /// Handles the peer's answer to the packet `sequence` of a path MTU check (a long and a short
-    /// packet). The answer to the long packet ends the check. If only the short packet is answered,
-    /// the long packet was lost: the returned action is then to repeat the check, or, after several
-    /// losses, to tell the user once that the path of `route` loses long packets.
+    /// packet). Returns the action that the caller must perform. The answer to the long packet ends
+    /// the check. If only the short packet is answered, the long packet was lost. The action is
+    /// then to repeat the check or, after several losses, to inform the user once that the path of
+    /// `route` loses long packets.
     pub(super) fn handle_answer(&self, route: Route, sequence: u32, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         let Some(check) = checks.get_mut(&route) else {
@@ -196,10 +198,10 @@ impl PathMtuChecks {
 }
 
 impl Network {
-    /// Begins to check whether packets of the path MTU `mtu` arrive at the peer at the end of
-    /// `path`, if the peer is on another host. If the packets do not arrive, a message on standard
-    /// error informs the user. `destination` is the number of the peer's queue pair. Called when a
-    /// connection is made, and when its packets are not acknowledged.
+    /// Begins a check that finds out if packets of the path MTU `mtu` arrive at the peer at the end
+    /// of `path`. Does nothing if the peer is on this host. If the packets do not arrive, a message
+    /// on standard error informs the user. `destination` is the number of the peer's queue pair.
+    /// Called when a connection is made, and when its packets are not acknowledged.
     pub(crate) fn check_path_mtu(&self, path: &Path, destination: u32, mtu: Mtu) {
         let Some(local_address) = self.local_address(path.source.into()) else {
             return;
@@ -215,9 +217,9 @@ impl Network {
         self.continue_check(route, step);
     }
 
-    /// Performs the action `step` of a path check between the IP addresses `local` and `peer`.
-    /// Sends the long and the short packet of the check, or reports on standard error that the path
-    /// loses long packets.
+    /// Performs `step`, the next action in a check of the path between the IP addresses `local` and
+    /// `peer`. The action is to send the long and the short packet of the check, to report on
+    /// standard error that the path loses long packets, or nothing.
     pub(super) fn continue_check(&self, (local, peer): Route, step: CheckAction) {
         match step {
             CheckAction::Ask(to, mtu, sequence) => {

@@ -59,10 +59,10 @@ impl Network {
         }
     }
 
-    /// Reverses one call of [`connect`](Self::connect), after a connection to the queue pair with
-    /// the number `queue_pair` has ended. `path` leads to that queue pair. After all connections to
-    /// the device of that queue pair have ended, the next update of the packet filters excludes the
-    /// device. The filters then drop packets of connections from the device.
+    /// Records that a connection on `path` to the peer's queue pair number `queue_pair` has ended.
+    /// The caller must call this function once for each call of [`connect`](Self::connect). After
+    /// the end of all connections to the peer's device, the next update of the kernel's packet
+    /// filters excludes the device. The filters then drop packets of connections from the device.
     pub(crate) fn disconnect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered_peer(path, queue_pair) else {
             return;

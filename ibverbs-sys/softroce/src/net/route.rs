@@ -65,10 +65,10 @@ pub(super) struct LocalPorts {
     pub(super) groups: u16,
 }
 
-/// Returns the route of packets on `path` to the queue pair with the number `queue_pair`, or `None`
-/// if packets cannot be sent on the path. The packets are sent from the GID `gid`, through a socket
-/// that is bound to `local`. `ports_of` returns the UDP ports of a host's devices, and `false` if
-/// these ports are only a guess. If they are a guess, the route is not
+/// Returns the route of packets on `path` to the queue pair with the number `queue_pair`. Returns
+/// `None` if packets cannot be sent on the path. The packets are sent from the GID `gid`, through a
+/// socket that is bound to `local`. `ports_of` returns the UDP ports of a host's devices, and
+/// `true` if these ports are certain. If the ports are only a guess, the route is not
 /// [certain](PacketRoute::is_certain).
 pub(super) fn way(
     gid: &Gid,

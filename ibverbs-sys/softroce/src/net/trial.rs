@@ -40,8 +40,8 @@ const TRIAL_QUEUE_PAIR: u32 = 1;
 /// MTU](super::path_mtu_checks).
 const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnly);
 
-/// Opcode of the packet by which a peer answers a [`QUESTION`] packet, and so shows that the packet
-/// has arrived. The answer has the same sequence number.
+/// Opcode of the packet by which a peer answers a [`QUESTION`] packet. The answer shows that the
+/// [`QUESTION`] packet has arrived, and has the same sequence number.
 const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowledge);
 
 /// A burst of two test packets that must be sent now. A burst is a message that the kernel splits
@@ -86,14 +86,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 /// accepts bursts. If such a peer begins to answer, this is detected after this time at most.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Time after which a peer must be tested again before it gets further bursts (messages that the
-/// kernel splits into datagrams). The path to the peer may have changed to a path that loses
-/// bursts.
+/// Time after which a peer must be tested again before the peer gets further bursts (messages that
+/// the kernel splits into datagrams). Tests are repeated because the path to the peer can change,
+/// and the new path can lose bursts.
 const RENEWAL: Duration = Duration::from_secs(1);
 
-/// Number of unanswered trials (bursts of test packets) after which packets to the peer are no
-/// longer sent in bursts, until a trial succeeds. A single trial or answer may be lost for other
-/// reasons.
+/// Number of unanswered trials (bursts of test packets) after which packets are no longer sent to
+/// the peer in bursts. Bursts are used again after a trial that the peer answers. The number is
+/// more than 1, because a single trial or answer can be lost for other reasons.
 const MAX_MISSES: u32 = 3;
 
 /// Maximum number of routes whose trials are remembered, which bounds the memory. A route is a pair
@@ -166,10 +166,10 @@ impl Trials {
 }
 
 impl Network {
-    /// Returns the test burst that must be sent after `batch`, to the destination of its first
-    /// packet. A burst is a message that the kernel splits into datagrams. Returns `None` if no
-    /// test is due. Also returns `None` if a successful test would not allow any packets of `batch`
-    /// to be sent as a burst.
+    /// Returns the test burst that the caller must send after `batch`, to the destination of the
+    /// first packet of `batch`. A burst is a message that the kernel splits into datagrams. Returns
+    /// `None` if no test is due. Also returns `None` if packets of `batch` would not be sent as a
+    /// burst even after a successful test.
     pub(super) fn due_trial(&self, batch: &Batch) -> Option<DueTrial> {
         if self.segmentation != Segmentation::Peers {
             return None;
@@ -188,8 +188,9 @@ impl Network {
         })
     }
 
-    /// Sends the two packets of `trial` as a burst (message that the kernel splits into datagrams).
-    /// If the peer accepts packets of bursts, it answers.
+    /// Sends the two packets of `trial`, a test whether a peer accepts bursts, as a burst (message
+    /// that the kernel splits into datagrams). A peer that accepts packets of bursts then sends an
+    /// answer.
     pub(super) fn send_trial(&self, trial: &DueTrial) {
         let mut outbox = self.outbox();
         for sequence in [trial.sequence, trial.sequence + 1] {

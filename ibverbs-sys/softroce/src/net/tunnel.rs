@@ -21,9 +21,9 @@ pub(crate) fn is_tunnelled(datagram: &[u8]) -> bool {
         && datagram.get(8..).is_some_and(is_unique_local)
 }
 
-/// Splits a tunnelled packet (IPv6 packet in an IPv4 datagram) into its IPv6 and UDP headers, and
-/// the bytes from the base transport header to the checksum (ICRC). Returns `None` if the headers
-/// are invalid.
+/// Splits a tunnelled packet (IPv6 packet in an IPv4 datagram) into two parts: the IPv6 and UDP
+/// headers, and the RDMA packet from its BTH (base transport header) to its checksum (ICRC).
+/// Returns `None` if the headers are invalid.
 pub(crate) fn open(datagram: &[u8]) -> Option<(Headers, &[u8])> {
     match Headers::parse(datagram)? {
         (headers @ Headers::V6 { .. }, rest) => Some((headers, rest)),

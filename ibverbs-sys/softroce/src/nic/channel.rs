@@ -17,11 +17,11 @@ impl Nic {
         wake_eventfd.map_or_else(CompletionChannel::new, CompletionChannel::with)
     }
 
-    /// Fetches the next completion event of `channel`, and returns the [`Element`] (event record)
-    /// of its completion queue. If no event is queued, waits for an event, unless the channel's
-    /// descriptor is non-blocking. While this thread waits, peer processes on the same host wake
-    /// this thread instead of the engine (background thread), and this thread receives their
-    /// messages.
+    /// Fetches the next completion event of `channel`. Returns the [`Element`] (event record) of
+    /// the completion queue to which the event belongs. If no event is queued, waits for an event,
+    /// unless the channel's descriptor is non-blocking. While this thread waits, peer processes on
+    /// the same host wake this thread instead of the engine (background thread), and this thread
+    /// receives the messages of the peers.
     pub(crate) fn next_event(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         if let Some(event) = channel.try_next_event() {
             return Ok(event);
@@ -132,8 +132,9 @@ impl Nic {
     }
 }
 
-/// Makes the engine (background thread) wake the peers of `host_peers` whose wakeups this thread
-/// has deferred, if this thread does not wake them soon.
+/// Makes the engine (background thread) wake peers of `host_peers`, if this thread has deferred the
+/// wakeups of these peers. The engine wakes only the peers that this thread has not woken after a
+/// short time.
 fn schedule_wakeups(host_peers: &HostPeers) {
     let mut links = host_peers.links().into_iter();
     if links.any(|links| links.iter().any(|link| link.must_wake())) {

@@ -34,7 +34,8 @@ pub(super) struct Receiver {
     pub(super) responders: Vec<Arc<QueuePair>>,
     unanswered: UnacknowledgedMessages,
     /// Cache of the queue pairs that received the last messages through shared memory. While a
-    /// queue pair is in the cache, delivering a message to it needs no lookup under a lock.
+    /// queue pair is in the cache, delivering a message to the queue pair needs no lookup under a
+    /// lock.
     recent: Recent,
     /// Cached list of the links (shared memory) to peer processes on the same host.
     host_peers: same_host::CachedLinks,
@@ -91,8 +92,8 @@ const MAX_DELAYED: usize = 4;
 const RESPONSE_BATCH: usize = 32;
 
 /// Maximum time to wait until another thread stops receiving, when an object is destroyed or the
-/// process ends. The other thread may have been interrupted for a long time. After this time, the
-/// caller omits the work for which receiving must stop.
+/// process ends. The other thread can take long because the scheduler has interrupted it. After
+/// this time, the caller omits the work for which receiving must stop.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Maximum number of batches of packets that a polling thread receives on behalf of the engine
@@ -133,8 +134,8 @@ impl Nic {
 
     /// Receives packets until all requests of the connected queue pair `queue_pair` have completed,
     /// for at most [`ACKNOWLEDGEMENT_TIMEOUT`]. Called before the queue pair flushes its requests.
-    /// So a request that the peer has already executed completes with success, as with a NIC, which
-    /// acknowledges on arrival.
+    /// So a request that the peer has already executed completes with success. A NIC has the same
+    /// result, because it acknowledges a request on arrival.
     pub(crate) fn await_acknowledgements(&self, queue_pair: &QueuePair) {
         if queue_pair.service() != Service::ReliableConnection {
             return;
@@ -177,9 +178,9 @@ impl Nic {
         look
     }
 
-    /// Receives messages and packets from shared memory only, without a system call. Called by
-    /// polling threads, most of whose polls need not check the sockets. Returns `false` if the
-    /// caller must receive from the sockets as well.
+    /// Receives messages and packets from shared memory only, without a system call. Polling
+    /// threads call this function for most polls, and check the sockets only in some polls. Returns
+    /// `false` if the caller must receive from the sockets as well.
     fn receive_shared_only(&self, host_peers: &HostPeers) -> bool {
         let Some(mut receiver) = self.receiver.try_lock() else {
             return false;
@@ -198,14 +199,15 @@ impl Nic {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Receives one batch of packets, unless another thread is receiving. `care` is the kind of the
-    /// calling thread, or [`ReceivingThread::Engine`] if timers are due. With
-    /// [`ReceivingThread::Engine`], all sockets are checked, and no response is delayed.
+    /// Receives one batch of packets. Returns [`ReceiveAttempt::Contended`] if another thread is
+    /// receiving. `care` is the kind of the calling thread, or [`ReceivingThread::Engine`] if
+    /// timers are due. With [`ReceivingThread::Engine`], all sockets are checked, and no response
+    /// is delayed.
     ///
-    /// The engine (background thread) cannot receive at the same time. A packet that wakes the
-    /// engine during this call does not wake it again. So this thread then receives up to
-    /// [`MAX_BATCHES_FOR_ENGINE`] more batches in place of the engine. If packets may be left,
-    /// wakes the engine to receive them.
+    /// If a packet wakes the engine (background thread) during this call, the engine cannot receive
+    /// the packet, and is not woken for the packet again. This thread then receives up to
+    /// [`MAX_BATCHES_FOR_ENGINE`] more batches in place of the engine. If more packets are perhaps
+    /// left, wakes the engine to receive them.
     fn fetch(&self, now: Time, mut care: ReceivingThread) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
@@ -288,12 +290,13 @@ impl Nic {
     }
 
     /// Receives packets and messages from shared memory, and returns their number. Sends the
-    /// responses. If the calling thread, of the kind `care`, polls, acknowledgements may be delayed
-    /// so that messages of the program can include them. `receiver` is the locked state of
-    /// receiving.
+    /// responses. A polling thread can delay acknowledgements, so that messages of the program can
+    /// include them. `care` is the kind of the calling thread. `receiver` is the state of the
+    /// thread that receives, which the caller must have locked.
     ///
-    /// `now` is the present time. If `None`, the exact time is read for packets, and the coarse
-    /// time, which is cheaper to read, for messages without packet headers.
+    /// `now` is the present time, or `None` if the caller has not read the clock. Without `now`,
+    /// the exact time is read for packets. For messages without packet headers, the coarse time is
+    /// read, which is cheaper.
     fn receive_shared(
         &self,
         receiver: &mut Receiver,
@@ -381,9 +384,10 @@ impl Nic {
     }
 
     /// Sends the responses of the queue pairs `responders`, and removes these queue pairs from the
-    /// list. If the only response of a queue pair is an acknowledgement that may be delayed, the
-    /// queue pair stays in the list, and a later receive attempt sends the acknowledgement. Sends
-    /// all responses if no acknowledgement may be delayed at present. `now` is the present time.
+    /// list. If the only response of a queue pair is an acknowledgement, the response can be
+    /// delayed: the queue pair stays in the list, and a later receive attempt sends the response.
+    /// Sends all responses if no acknowledgement may be delayed at present. `now` is the present
+    /// time.
     pub(super) fn send_undelayed_responses(&self, now: Time, responders: &mut Vec<Arc<QueuePair>>) {
         responders.retain(|queue_pair| {
             let rests = queue_pair.may_delay_transmission();
@@ -477,8 +481,8 @@ impl Nic {
         }
     }
 
-    /// Clears the receiving thread's cache of the queue pairs that have recently received messages,
-    /// because one of these queue pairs may be about to be destroyed.
+    /// Clears the cache of the queue pairs that have recently received messages. Called before a
+    /// queue pair is destroyed, so that the cache does not keep the queue pair.
     pub(super) fn clear_recent(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             receiver.recent = Recent::default();

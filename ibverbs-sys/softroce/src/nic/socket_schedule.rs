@@ -14,7 +14,7 @@ pub(super) struct SocketSchedule {
 }
 
 /// Maximum interval between two checks of the sockets while no messages arrive through shared
-/// memory. A packet waits at most for this time if the thread polls continuously.
+/// memory. If the thread polls continuously, a packet in a socket waits at most for this time.
 const IDLE_INTERVAL: Duration = Duration::from_micros(20);
 
 /// Maximum interval between two checks of the sockets while messages arrive through shared memory.
@@ -23,8 +23,10 @@ const IDLE_INTERVAL: Duration = Duration::from_micros(20);
 const BUSY_INTERVAL: Duration = Duration::from_micros(100);
 
 impl SocketSchedule {
-    /// Returns whether a polling thread may omit a check of the sockets at the time `now`, because
-    /// the last check was recent. `busy` is set if messages have arrived through shared memory.
+    /// Returns whether a polling thread can omit a check of the sockets at the time `now`, because
+    /// the last check was recent. `busy` is `true` if messages have just arrived through shared
+    /// memory. If the last check found no packet, the next check is then due only after
+    /// [`BUSY_INTERVAL`].
     pub(super) fn may_omit(&self, now: Time, busy: bool) -> bool {
         let is_quiet = !self.interval.is_zero();
         now - self.checked
@@ -36,8 +38,8 @@ impl SocketSchedule {
     }
 
     /// Records that a check of the sockets at the time `now` found `received` packets. After a
-    /// check without packets, the interval between checks doubles, up to [`IDLE_INTERVAL`]; after a
-    /// check with packets, it is 0.
+    /// check without packets, the interval between checks doubles, up to [`IDLE_INTERVAL`]. After a
+    /// check with packets, the interval is 0, so that the next poll checks the sockets again.
     pub(super) fn record_check(&mut self, now: Time, received: usize) {
         self.checked = now;
         self.interval = match received {

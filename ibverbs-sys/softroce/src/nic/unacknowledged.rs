@@ -14,10 +14,10 @@ pub(super) struct UnacknowledgedMessages {
 /// wait longer.
 const MIN_MESSAGES: u32 = 16;
 
-/// Average number of unacknowledged messages per queue pair at which the delayed acknowledgements
-/// of all queue pairs are sent. [`MIN_MESSAGES`] and [`MAX_MESSAGES`] limit the resulting number of
-/// messages. With a lower number, many queue pairs would cause about one acknowledgement for each
-/// message.
+/// Number of received messages for each acknowledgement, on average, when many queue pairs receive.
+/// All delayed acknowledgements are sent after this number of messages, multiplied by the number of
+/// queue pairs. [`MIN_MESSAGES`] and [`MAX_MESSAGES`] limit the product. With a lower number, many
+/// queue pairs would cause about one acknowledgement for each message.
 const PER_QUEUE_PAIR: u32 = 4;
 
 /// Maximum number of received messages, of all queue pairs together, whose acknowledgements are
@@ -25,7 +25,8 @@ const PER_QUEUE_PAIR: u32 = 4;
 const MAX_MESSAGES: u32 = 256;
 
 /// Number of consecutive receive attempts without a message after which the delayed
-/// acknowledgements are sent. The program then probably sends no message that could include them.
+/// acknowledgements are sent. The program then probably does not soon send a message that could
+/// include the acknowledgements.
 const MAX_EMPTY: u32 = 4;
 
 impl UnacknowledgedMessages {

@@ -1,18 +1,18 @@
 use super::{AccessFlags, Attributes, Sequence, Service, State};
 use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 
-/// Maximum length of a message in bytes, which the device reports: half of what the specification
-/// allows. A shorter limit keeps the order of sequence numbers unambiguous: they wrap around, and
-/// can be compared only within half of their range. With the smallest MTU (256 bytes), a message
-/// uses a quarter of the range.
+/// Maximum length in bytes of a message, as the device reports. Half of the maximum in the
+/// specification, so that the order of sequence numbers stays unambiguous: sequence numbers wrap
+/// around, and can be compared only within half of their range. With the smallest MTU (256 bytes),
+/// a message uses a quarter of the range.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
 /// Destination queue pair number in the packets to multicast groups (IBTA 10.5.2). No queue pair
 /// has this number.
 pub(super) const MULTICAST: u32 = 0xff_ffff;
 
-/// State that the requester and the responder of a queue pair share: its number, transport service,
-/// state and attributes.
+/// State that both halves of a queue pair, the requester and the responder, use: the number,
+/// transport service, state and attributes of the queue pair.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) number: u32,

@@ -26,10 +26,10 @@ pub enum RemoteFault {
     Invalid,
 }
 
-/// Result of an attempt to withdraw a memory key from the other processes of the host. After a
-/// withdrawal, other processes no longer access memory by the key. A copy that another process has
-/// already begun must end first. A caller holds the lock of a queue pair, so a caller does not wait
-/// for the copy, but tries again later.
+/// Result of an attempt to withdraw a memory key: to end the access of other processes of the host
+/// to memory by this key. A copy that another process has already begun must end first. The caller
+/// does not wait for the end of the copy, because the caller holds the lock of a queue pair.
+/// Instead, the caller tries again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
     /// No other process accesses the memory by the withdrawn key any more.
@@ -62,8 +62,9 @@ pub enum CopyError {
     Peer,
 }
 
-/// The memory that a queue pair can access. An implementation checks the keys and the protection
-/// domain for every access. A region cannot be deregistered between the check and the copy.
+/// Memory that a queue pair can access. An implementation must check the key and the protection
+/// domain for every access. An implementation must also prevent the deregistration of a region
+/// between the check and the copy.
 pub trait Memory {
     /// Copies bytes of a message to `out`, beginning with byte `offset` of the message. The
     /// scatter/gather list `list` names the memory of the message.
@@ -177,24 +178,26 @@ pub trait Memory {
         access: AccessFlags,
     ) -> Result<(), RemoteFault>;
 
-    /// Prevents other processes from beginning to use the present key of a memory window that is
-    /// about to be bound again. While the result is [`Withdrawal::Pending`], the caller must call
-    /// again later. Then the caller [binds](Self::bind) the window or [publishes the key
-    /// again](Self::restore_window). The default implementation returns [`Withdrawal::Complete`].
+    /// Prevents new uses of a memory window's present key by other processes, before the window is
+    /// bound again. While the result is [`Withdrawal::Pending`], the caller must call this function
+    /// again later. Afterwards, the caller must [bind](Self::bind) the window, or permit other
+    /// processes to use the key again by [`restore_window`](Self::restore_window). The default
+    /// implementation returns [`Withdrawal::Complete`].
     fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Prevents other processes from beginning to use a memory key that is about to be
+    /// Prevents new uses of a memory key by other processes, before the key is
     /// [invalidated](Self::invalidate). While the result is [`Withdrawal::Pending`], other
-    /// processes still use the key, and the caller must call again later. The default
+    /// processes still use the key, and the caller must call this function again later. The default
     /// implementation returns [`Withdrawal::Complete`].
     fn withdraw(&self, _key: u32) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Lets other processes use a memory key again after [`withdraw_window`](Self::withdraw_window)
-    /// or [`withdraw`](Self::withdraw). Called if the key will not be changed after all. The
+    /// Permits other processes to use a memory key again after
+    /// [`withdraw_window`](Self::withdraw_window) or [`withdraw`](Self::withdraw). The transport
+    /// calls this function if the window will not be bound, or the key will not be invalidated. The
     /// default implementation does nothing.
     fn restore_window(&self, _key: u32) {}
 

@@ -18,8 +18,9 @@ use super::{
     SendRequest, Sequence, Service, State, Time,
 };
 
-/// Position of the next unsent bytes of a send queue. Also contains the properties that determine
-/// whether the bytes may be transferred without packets.
+/// Position of the next unsent bytes of a send queue, with properties of these bytes and of the
+/// connection. The caller decides from these properties whether to transfer the bytes without
+/// packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Upcoming {
     /// Sequence number of the message's first packet. Each packet of a message has the number after
@@ -51,8 +52,9 @@ pub struct Upcoming {
     /// that are transferred without packets would overtake these packets. Never set for a reliable
     /// connection, which restores the order itself.
     pub has_packets_in_flight: bool,
-    /// Set if the peer of an unreliable connection may not have received all earlier messages. A
-    /// one-sided operation would overtake these messages. Never set for a reliable connection.
+    /// Set if the receipt (confirmation by the peer) for an earlier message of an unreliable
+    /// connection is missing. A one-sided operation would overtake these messages. Never set for a
+    /// reliable connection.
     pub awaits_receipt: bool,
 }
 
@@ -81,8 +83,8 @@ pub struct Part<'a> {
     pub queue_key: u32,
 }
 
-/// Result of an attempt to transfer a part of a message without packets. The result determines how
-/// the sender continues.
+/// Result of an attempt to transfer a part (range) of a message to the peer without packets. The
+/// sender then continues according to this result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartOutcome {
     /// The part was executed at the peer, and counts as acknowledged.
@@ -159,17 +161,17 @@ pub enum Kind {
     Written,
 }
 
-/// Source from which a receiver copies the bytes of a part of a message, such as the shared ring or
-/// the memory of the sender.
+/// Source from which a receiver copies the bytes of a part (range) of a message, such as a ring in
+/// shared memory, or the memory of the sender.
 pub trait Source<H> {
-    /// Copies the bytes of a part (range) of a message to the receiver. The bytes of a send go to
-    /// the memory `to` of the receive, from byte `offset` on. The bytes of a write
-    /// ([`Kind::Write`], [`Kind::Written`]) go to the write's destination, unless the sender has
-    /// already copied them there. `host` is the receiver's [`Host`].
+    /// Copies the bytes of a part (range) of a message to the receiver, whose [`Host`] is `host`.
+    /// The bytes of a send go to the memory `to` of the receive, from byte `offset` on. The bytes
+    /// of a write go to the destination of the write, unless the sender has already copied them
+    /// there.
     ///
     /// # Errors
-    /// [`CopyError::Local`] if the receiver's memory cannot be written, and [`CopyError::Peer`] if
-    /// the bytes cannot be read.
+    /// - [`CopyError::Local`] if the receiver's memory cannot be written.
+    /// - [`CopyError::Peer`] if the bytes cannot be read.
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), CopyError>;
 }
 
@@ -206,14 +208,14 @@ impl Upcoming {
 }
 
 impl QueuePair {
-    /// Starts the next send request (assigns its sequence numbers) if this is possible now, and
-    /// returns the position of the next unsent bytes.
+    /// Starts the next send request if this is possible now, and returns the position of the next
+    /// unsent bytes. A request that starts gets its sequence numbers.
     ///
     /// # Errors
-    /// Returns [`SendProgress::PacketsOnly`] if only packets can be sent now, and
-    /// [`SendProgress::Idle`] if nothing can be sent. Returns [`SendProgress::Transferred`] if a
-    /// request has failed: all requests have then completed, and the queue pair is in an error
-    /// state.
+    /// - [`SendProgress::PacketsOnly`] if only packets can be sent now.
+    /// - [`SendProgress::Idle`] if nothing can be sent now.
+    /// - [`SendProgress::Transferred`] if a request has failed. All requests have then completed,
+    ///   and the queue pair is in an error state.
     pub fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -242,7 +244,7 @@ impl QueuePair {
     }
 
     /// Returns whether the next request's bytes must be copied to a peer on this host without
-    /// packets. If so, the caller must not send these bytes as packets. The copy may have to wait
+    /// packets. If so, the caller must not send these bytes as packets, even if the copy must wait
     /// until earlier requests are acknowledged.
     pub fn excludes_packets(&self, host: &impl Host) -> bool {
         self.requester.excludes_packets(&self.endpoint, host)
@@ -261,10 +263,10 @@ impl QueuePair {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether the limit on unacknowledged packets (the window) permits `packets` more
-    /// packets. Bytes that are copied to a peer on this host count as the packets that they
-    /// replace. `upcoming` is the position of the next unsent bytes, and contains the present
-    /// number of unacknowledged packets.
+    /// Returns whether `packets` more packets may be sent, within the limit on unacknowledged
+    /// packets (the window). `upcoming` is the position of the next unsent bytes, and contains the
+    /// present number of unacknowledged packets. Bytes that are copied to a peer on this host count
+    /// as the packets that they replace.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.unacknowledged, packets)
     }
@@ -289,9 +291,10 @@ impl QueuePair {
         step
     }
 
-    /// Makes this side send the bytes of the next message itself. Called in two cases: the location
-    /// of the bytes in this process's memory cannot be described to the peer, or this side cannot
-    /// write the bytes to the peer's memory.
+    /// Forbids direct copies of the next message, so that this side must send the message's bytes.
+    /// The caller must call this function in two cases: the location of the bytes in this process's
+    /// memory cannot be described to the peer, or this side cannot write the bytes to the peer's
+    /// memory.
     pub fn require_sent_bytes(&mut self) {
         self.requester.require_sent_bytes();
     }
@@ -303,10 +306,11 @@ impl QueuePair {
         self.endpoint.state == State::ReadyToSend && self.requester.is_idle()
     }
 
-    /// Returns whether the peer of an unreliable connection may not have received all earlier
-    /// messages. If so, the caller must not copy bytes directly to the peer's memory yet: the copy
-    /// would overtake these messages. This call then requests a receipt (confirmation by the peer)
-    /// after the next message sent as packets. After the receipt, the result is `false`.
+    /// Returns whether a receipt (confirmation by the peer) for earlier messages of an unreliable
+    /// connection is missing. While the result is `true`, the caller must not copy bytes directly
+    /// to the peer's memory, because the copy would overtake these messages. In this case, also
+    /// schedules a request for a receipt, to be sent after the next message that is sent as
+    /// packets.
     pub fn awaits_receipt(&mut self) -> bool {
         self.requester.awaits_receipt()
     }
@@ -325,15 +329,15 @@ impl QueuePair {
     }
 
     /// Advances the send sequence number by `packets`, to account for messages that were executed
-    /// directly in the peer's memory without being posted here. [`is_idle`](Self::is_idle) must
-    /// have returned `true`.
+    /// directly in the peer's memory without being posted here. The caller must ensure that
+    /// [`is_idle`](Self::is_idle) has returned `true`.
     pub fn skip(&mut self, packets: u32) {
         self.requester.skip(packets);
     }
 
     /// Returns whether the caller may send a message of `packets` packets now, before
-    /// [`post_sent`](Self::post_sent) adds it to the send queue. The result is `true` only on a
-    /// reliable connection on which all earlier messages are sent. The limit on unacknowledged
+    /// [`post_sent`](Self::post_sent) adds the message to the send queue. The result is `true` only
+    /// on a reliable connection on which all earlier messages are sent. The limit on unacknowledged
     /// packets (the window) must also permit the message.
     #[inline]
     pub fn may_post_sent(&self, packets: u32) -> bool {
@@ -345,30 +349,30 @@ impl QueuePair {
 
     /// Returns the number of packets of started requests that are not acknowledged. Bytes that are
     /// transferred through shared memory count as the packets that they replace. After the peer has
-    /// reported missing packets, some packets may be left out, as in [`Upcoming::unacknowledged`].
+    /// reported missing packets, the result leaves out the packets that
+    /// [`Upcoming::unacknowledged`] also leaves out.
     #[inline]
     pub fn unacknowledged(&self) -> u32 {
         self.requester.all_on_the_way()
     }
 
-    /// Returns whether this side must send the bytes of messages itself. This is so after the peer
-    /// has failed to copy several messages in a row from this process's memory. `is_mappable`
-    /// selects the messages: in memory that the peer can map, or in other memory. The two kinds are
-    /// counted separately.
+    /// Returns whether this side must send the bytes of messages itself, because the peer has
+    /// failed to copy several messages in a row from this process's memory. If `is_mappable` is
+    /// set, the result is for messages in memory that the peer can map; otherwise for messages in
+    /// other memory. Failures are counted separately for the two kinds of memory.
     #[inline]
     pub fn is_declined(&self, is_mappable: bool) -> bool {
         self.requester.is_declined(is_mappable)
     }
 
     /// Adds a message to the send queue after the caller has sent the message through shared
-    /// memory. [`may_post_sent`](Self::may_post_sent) must have returned `true`. The message gets
-    /// the [next sequence number](Self::send_sequence). `data` has the `length` bytes. `offered` is
-    /// `None` if the bytes were sent. If only their location was sent, for the peer to copy the
-    /// bytes, `offered` is the result of [`Host::is_mappable`].
+    /// memory. The caller must ensure that [`may_post_sent`](Self::may_post_sent) has returned
+    /// `true`. The message gets the [next sequence number](Self::send_sequence). `data` contains
+    /// the `length` bytes. `offered` is `None` if the bytes were sent. If only their location was
+    /// sent, `offered` is the result of [`Host::is_mappable`].
     ///
-    /// The caller must then call [`arm`](Self::arm) or [`handle_timeout`](Self::handle_timeout),
-    /// which set the timeout for the response.
-    /// [`Host::is_mappable`].
+    /// Afterwards, the caller must set the timeout for the response by [`arm`](Self::arm) or
+    /// [`handle_timeout`](Self::handle_timeout).
     #[inline(always)]
     pub fn post_sent(
         &mut self,
@@ -410,17 +414,17 @@ impl QueuePair {
     }
 
     /// Returns whether the peer may now execute `part` (a range of a message) directly in the
-    /// memory of this process. The part must have the sequence number that this queue pair expects
-    /// next. No response to an earlier read or atomic may be waiting to be sent. If the result is
-    /// `false`, the peer sends packets.
+    /// memory of this process. The result is `true` only if the part has the sequence number that
+    /// this queue pair expects next, and if the responses to all earlier reads and atomics are
+    /// sent. If the result is `false`, the peer sends packets.
     pub fn expects(&self, part: &Part<'_>) -> bool {
         self.may_receive() && self.responder.expects(part)
     }
 
     /// Records that the peer executed a part (range) of a write, a read or an atomic directly in
-    /// this process's memory, without packets. This queue pair then expects the sequence number
-    /// after the part. The caller must have checked before that the part is [expected
-    /// next](Self::expects).
+    /// this process's memory, without packets. Before the execution, the caller must have checked
+    /// that the part is [expected next](Self::expects). Afterwards, this queue pair expects the
+    /// sequence number after the part.
     pub fn executed(&mut self, part: &Part<'_>, host: &mut impl Host) {
         self.report_established(host);
         self.responder.executed(part);

@@ -3,7 +3,8 @@ use std::net::Ipv6Addr;
 use super::Attributes;
 use crate::number;
 
-/// Path that packets take to a peer, as an address handle describes it.
+/// Path of packets to a peer: the local GID, the GID of the peer, and further fields of the network
+/// header, as in an address handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
     /// Index of the local GID from which packets are sent.

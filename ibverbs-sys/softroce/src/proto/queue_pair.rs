@@ -108,8 +108,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the queue pair is draining its send queue. This is so if the state is "send
-    /// queue drained" (SQD), but not all started requests have completed.
+    /// Returns whether the queue pair is draining its send queue. The queue pair then has the state
+    /// "send queue drained" (SQD), and started requests have not completed yet.
     pub fn is_draining(&self) -> bool {
         self.endpoint.state == State::SendQueueDrained && !self.drained
     }
@@ -177,17 +177,17 @@ impl QueuePair {
         }
     }
 
-    /// Adds a send request to the send queue, and does nothing else. In an error state, the request
-    /// does not complete; [`post`](Self::post) also completes the request with the status "flushed"
-    /// then.
+    /// Adds a send request to the send queue, even in an error state. In contrast,
+    /// [`post`](Self::post) also completes the request with the status "flushed" in an error state.
     #[inline]
     pub fn queue(&mut self, request: SendRequest) {
         self.requester.post(request);
     }
 
-    /// Returns whether the request that was posted last may wait, to be sent together with later
-    /// requests. If so, a response of the peer to earlier packets is expected soon. The caller need
-    /// not call [`poll_transmit`](Self::poll_transmit) until that response arrives.
+    /// Returns whether the caller may delay the request that was posted last, to send later
+    /// requests together with this request. If so, a response of the peer to earlier packets is
+    /// expected soon. The caller need not call [`poll_transmit`](Self::poll_transmit) until that
+    /// response arrives.
     pub fn may_wait(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
@@ -311,8 +311,8 @@ impl QueuePair {
     ///
     /// Responses are sent first, then retransmissions and new packets, as far as the window allows.
     /// An acknowledgement that [may be delayed](Self::may_delay_transmission) is sent last. The
-    /// longer packets before it then have equal lengths, so the kernel can send all of them in one
-    /// step.
+    /// longer packets before the acknowledgement then have equal lengths, so the kernel can send
+    /// all of these packets in one step.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -371,19 +371,18 @@ impl QueuePair {
         earlier(self.requester.next_timeout(), self.responder.next_timeout())
     }
 
-    /// Records that packets cannot be sent, because the peer's ring (queue in shared memory) is
-    /// full. The peer receives packets from this ring. The timeout and the retries for a response
-    /// also limit the wait for free space.
+    /// Records at the time `now` that packets cannot be sent, because the peer's ring is full. The
+    /// ring is the queue in shared memory from which the peer receives packets. The wait for free
+    /// space has the same timeout and the same number of retries as the wait for a response.
     pub fn wait_for_space(&mut self, now: Time) {
         if self.endpoint.is_reliable() {
             self.requester.wait_for_space(now, &self.endpoint);
         }
     }
 
-    /// Records that the peer's ring (queue in shared memory) has free space again. Restarts the
-    /// timeout and the number of retries of the wait for free space. The wait may continue, because
-    /// other senders may use the free space first. [`wait_for_space`](Self::wait_for_space) began
-    /// this wait.
+    /// Records that the peer's ring (queue in shared memory) has free space, after
+    /// [`wait_for_space`](Self::wait_for_space). The timeout and the retries of the wait for free
+    /// space begin again, because other senders can use the space first.
     pub fn space_available(&mut self) {
         self.requester.space_available();
     }

@@ -32,8 +32,8 @@ const MAX_WAITING: usize = 32;
 
 impl Receipts {
     /// Handles a receipt request: schedules a receipt (confirmation of received packets) to the
-    /// sender of `packet`, whose addresses `arrival` contains. Ignores a request with a wrong queue
-    /// key or to a multicast group. `endpoint` describes the receiving queue pair.
+    /// sender of `packet`. `arrival` contains the addresses of the packet, and `endpoint` describes
+    /// the receiving queue pair. Ignores a request with a wrong queue key, or to a multicast group.
     pub(super) fn asked(&mut self, endpoint: &Endpoint, arrival: &Arrival, packet: &Packet<'_>) {
         let bth = &packet.header.bth;
         let Some(deth) = packet.header.deth else {

@@ -4,8 +4,8 @@
 use super::{Arrival, Host, Path, QueuePair, Service, State, Time};
 use crate::wire;
 
-/// Packets that can be sent next together (a run). These are consecutive middle packets of a
-/// message, with the same length and the same destination.
+/// Description of a run: consecutive middle packets of a message that can be sent next in one step.
+/// The packets have the same length and the same destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Path of the packets.
@@ -19,9 +19,10 @@ pub struct Run {
 }
 
 impl QueuePair {
-    /// Returns the packets that [`poll_transmit`](Self::poll_transmit) would send next, if these
-    /// packets can be sent in one step. They must be from the middle of a message, and have the
-    /// same length. Returns `None` if the next packets cannot be sent in one step.
+    /// Returns a description of the packets that [`poll_transmit`](Self::poll_transmit) would send
+    /// next, if these packets can be sent in one step. The packets must be from the middle of a
+    /// message, and have the same length. Returns `None` if the next packets cannot be sent in one
+    /// step.
     pub fn next_run(&self, host: &impl Host) -> Option<Run> {
         let sends = matches!(
             self.endpoint.state,

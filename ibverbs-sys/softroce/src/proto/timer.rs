@@ -29,9 +29,9 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Returns whether a packet may be sent at `now`, and counts the packet as sent if so. Packets
-    /// are sent in bursts of `burst` packets. A pause after each burst makes `interval` the average
-    /// time per packet.
+    /// Returns whether a packet may be sent at the time `now`. If so, counts the packet as sent.
+    /// Packets are sent in bursts of `burst` packets. A pause after each burst makes `interval` the
+    /// average time per packet.
     pub(super) fn take(&mut self, now: Time, burst: u32, interval: Duration) -> bool {
         if self.left == 0 {
             self.paused = now < self.again;

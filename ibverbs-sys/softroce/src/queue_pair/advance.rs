@@ -10,10 +10,10 @@ use crate::spin::MutexGuard;
 
 impl QueuePair {
     /// Executes queued send requests without packets: copies their bytes within this process, or
-    /// through memory shared with a peer process. `mine` is the locked state of this queue pair.
-    /// Returns [`SendProgress::Idle`] if nothing can be sent now. Otherwise returns
-    /// [`SendProgress::PacketsOnly`], and the caller must try to send packets and ring messages
-    /// (short messages in shared memory).
+    /// through memory shared with a peer process. Returns [`SendProgress::Idle`] if nothing can be
+    /// sent now. Otherwise returns [`SendProgress::PacketsOnly`]: the caller must then try to send
+    /// packets and ring messages (short messages in shared memory). `mine` is the locked state of
+    /// this queue pair.
     pub(super) fn execute_all_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> SendProgress {
         loop {
             let step = mine.transport.next_step(|| self.device().now());
@@ -32,9 +32,9 @@ impl QueuePair {
     }
 
     /// Sends all packets and ring messages (short messages in memory shared with a peer process)
-    /// that may be sent now, by passing them to `outgoing`. `inner` is the state of this queue
-    /// pair. The state stays locked during the call, so messages of other threads cannot be sent in
-    /// between.
+    /// that may be sent now, by passing them to `outgoing`. `inner` is the locked state of this
+    /// queue pair. The lock is held during the whole call, so that messages of other threads are
+    /// not sent in between.
     pub(super) fn transmit_queued(
         &self,
         inner: &mut Inner,

@@ -36,9 +36,9 @@ impl Batch {
     }
 
     /// Begins a request of the batch, with the work request ID `id`, the flags `flags` and the
-    /// operation `operation`. First checks the previous request of the batch, which is complete
-    /// now. `rules` are the limits of the queue pair. If the previous request violates these
-    /// limits, the batch fails.
+    /// operation `operation`. The previous request of the batch is then complete, and is checked
+    /// against `rules`, the limits of the queue pair. If that request violates the limits, the
+    /// batch fails.
     pub(crate) fn begin(&self, rules: &Rules, id: u64, flags: u32, operation: SendOperation) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -48,9 +48,9 @@ impl Batch {
     }
 
     /// Makes the batch fail with [`PostError::Unsupported`], because the program has begun a
-    /// request that the device does not support. An earlier error of the batch has priority, so
-    /// this function first checks the previous request against `rules`, the limits of the queue
-    /// pair.
+    /// request that the device does not support. An earlier error of the batch has priority. This
+    /// function therefore first checks the previous request against `rules`, the limits of the
+    /// queue pair.
     pub(crate) fn set_unsupported(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -63,34 +63,34 @@ impl Batch {
         self.content.lock().error.get_or_insert(error);
     }
 
-    /// Sets the data of the last request of the batch to the bytes of `segments`, which are ranges
-    /// of registered memory. Replaces data that was set before.
+    /// Sets the data of the latest request of the batch to the bytes of `segments`, which are
+    /// ranges of registered memory. Replaces data that was set before.
     pub(crate) fn gather(&self, segments: impl Iterator<Item = Segment>) {
         self.set(|draft| draft.gather(segments));
     }
 
-    /// Sets the data of the request that was begun last in this batch to the inline bytes `data`.
-    /// Replaces data that was set before.
+    /// Sets the data of the latest request of the batch to the inline bytes `data`. Replaces data
+    /// that was set before.
     pub(crate) fn inline(&self, data: Inline) {
         self.set(|draft| draft.inline(data));
     }
 
-    /// Sets the destination of the last request of the batch to `address`. The request must be a
+    /// Sets the destination of the latest request of the batch to `address`. The request must be a
     /// datagram.
     pub(crate) fn address(&self, address: Address) {
         self.set(|draft| draft.address(address));
     }
 
-    /// Sets the peer's shared receive queue, by its number, for the last request of the batch. The
-    /// queue pair must be an XRC queue pair (extended reliable connection).
+    /// Sets the shared receive queue of the peer, with the number `number`, that the latest request
+    /// of the batch uses. The queue pair must be an XRC queue pair (extended reliable connection).
     pub(crate) fn xrc_srq(&self, number: u32) {
         self.set(|draft| draft.xrc_srq(number));
     }
 
-    /// Ends the batch (`ibv_wr_complete`), so that another thread may begin a batch. Passes the
+    /// Ends the batch (`ibv_wr_complete`), so that another thread can begin a batch. Passes the
     /// requests of the batch to `post`, and returns the result. If a request was invalid, posts
-    /// nothing, and returns the first error. Also fails if no batch was begun. `rules` are the
-    /// limits of the queue pair; the last request of the batch is checked against them first.
+    /// nothing and returns the first error. Also fails if no batch was begun. `rules` are the
+    /// limits of the queue pair, against which the last request of the batch is checked.
     pub(crate) fn complete(
         &self,
         rules: &Rules,

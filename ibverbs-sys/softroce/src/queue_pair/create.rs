@@ -45,9 +45,9 @@ pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
 
 impl Creation<'_> {
     /// Checks the objects and capabilities that the program requests for the new queue pair, and
-    /// returns the capabilities that the queue pair gets. The objects that the service requires
-    /// must be given. A shared receive queue must be permitted for the service. The capabilities
-    /// must be within the limits of the device.
+    /// returns the capabilities that the queue pair gets. Fails if an object is missing that the
+    /// transport service requires, if the service does not permit the given shared receive queue,
+    /// or if a capability exceeds the limits of the device.
     pub(super) fn check(&self) -> Result<ibv_qp_cap, CreateError> {
         let has_receives = match self.service {
             Service::XrcTarget => {

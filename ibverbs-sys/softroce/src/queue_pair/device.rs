@@ -34,8 +34,8 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     fn can_send_on(&self, path: &Path) -> bool;
 
     /// Makes the NIC accept packets from the queue pair with the number `_number` at the other end
-    /// of `_path`. Queue pairs call this function when they are connected to that queue pair. By
-    /// default does nothing.
+    /// of `_path`. A queue pair of this NIC calls this function when the program connects it to
+    /// that queue pair. By default does nothing.
     fn connect(&self, _path: &Path, _number: u32) {}
 
     /// Reverses one call of [`connect`](Self::connect): a local queue pair is no longer connected
@@ -44,25 +44,25 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
     /// Returns the largest path MTU of packets that are sent from the GID with the index `_gid`.
-    /// The network of this GID may have a lower limit than the port. By default returns the port's
-    /// [`mtu`](Self::mtu).
+    /// The result can be lower than the MTU of the port, because the network of this GID can have a
+    /// lower limit. By default returns the port's [`mtu`](Self::mtu).
     fn mtu_of(&self, _gid: u8) -> Mtu {
         self.mtu()
     }
 
-    /// Begins a check that packets of maximum length reach the peer on another host. The packets
-    /// use `_path` and the path MTU `_mtu`, to the queue pair with the number `_number`. If long
-    /// packets are lost, the user gets a message. By default does nothing.
+    /// Begins a check that packets of maximum length reach the peer on another host. Packets of
+    /// length `_mtu` (path MTU) are sent on `_path` to the queue pair with the number `_number`. If
+    /// long packets are lost, the user gets a message. By default does nothing.
     fn check_path_mtu(&self, _path: &Path, _number: u32, _mtu: Mtu) {}
 
-    /// Makes the NIC receive packets at all its GIDs, because a datagram queue pair, which has no
-    /// fixed path, becomes ready to receive. Does nothing by default.
+    /// Makes the NIC receive packets at all its GIDs. Called when a datagram queue pair becomes
+    /// ready to receive, because such a queue pair has no fixed path. By default does nothing.
     fn receive_everywhere(&self) {}
 
     /// Returns two limits for the number of unacknowledged packets of a queue pair. The lower limit
     /// applies while the capacity of the network path is unknown. The higher limit applies after a
-    /// measurement has shown that the path can hold this number of packets. The queue pair has the
-    /// path MTU `mtu`, and sends from the GID with the index `gid`.
+    /// measurement has shown that the path can hold this number of packets. `mtu` is the path MTU
+    /// of the queue pair, and `gid` is the index of the GID from which the queue pair sends.
     fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
     /// Returns the current time of the NIC's clock, on which all timeouts are based.
@@ -77,14 +77,13 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// Adds `by` to the statistics counter `counter` of the device.
     fn count(&self, counter: Counter, by: u64);
 
-    /// Creates a set of counters for an owner that counts often, such as a queue pair, so that
-    /// threads do not contend for shared counters. The totals of the device include the counts of
-    /// this owner.
+    /// Creates a set of counters for an owner that counts often, such as a queue pair. Threads then
+    /// do not contend for shared counters. The totals of the device include these counters.
     fn tally(&self) -> Tally;
 
     /// Returns whether messages to queue pairs of this process are currently executed directly,
-    /// without packets. Returns `false` if injected faults or a capture file need the packets. By
-    /// default returns `false`.
+    /// without packets. Returns `false` if packets are needed to inject faults or to write a
+    /// capture file. By default returns `false`.
     fn is_direct(&self) -> bool {
         false
     }
@@ -96,8 +95,8 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns whether messages to other processes of the host currently use shared memory.
-    /// Injected faults and captures prevent this.
+    /// Returns whether messages to other processes of the host currently use shared memory. Returns
+    /// `false` while faults are injected or packets are captured.
     fn is_shared(&self) -> bool {
         false
     }
@@ -137,17 +136,18 @@ pub struct HostPeer {
 /// Sender of the packets that a queue pair produces. The sender may send several packets by one
 /// system call, or through shared memory.
 pub(crate) trait Outgoing {
-    /// Adds a packet that will be sent. `write` appends the bytes of the packet to a buffer,
-    /// without the IP and UDP headers and the checksum, and returns the packet's path. Returns
-    /// `false` if no packet was added: `write` has returned `None`, because there is no packet to
-    /// send, or more packets cannot be sent now. In the second case, `write` was not called.
+    /// Adds a packet that will be sent, and returns `true`. Calls `write` to append the bytes of
+    /// the packet to a buffer, without the IP and UDP headers and the checksum. `write` returns the
+    /// packet's path, or `None` if there is no packet to send. Returns `false` if `write` has
+    /// returned `None`. Also returns `false`, without calling `write`, if no more packets can be
+    /// sent now.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
-    /// Adds packets of `run`, which are consecutive packets of equal size: all packets, or the
-    /// first of them. Calls `write` with the number of packets and a buffer, which has a part of
-    /// equal length for each packet. `write` writes a packet to the beginning of each part, or
-    /// returns `false`. Returns `false` if no packets were added. The caller must then add the next
-    /// packet by [`push`](Self::push).
+    /// Adds the packets of `run`, which are consecutive packets of equal size, or only the first of
+    /// them. Calls `write` with the number of packets and a buffer, which has a part of equal
+    /// length for each packet. `write` must write a packet to the beginning of each part, or return
+    /// `false`. Returns `false` if no packets were added. The caller must then add the next packet
+    /// by [`push`](Self::push).
     fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let _ = (run, write);
         false
@@ -156,9 +156,9 @@ pub(crate) trait Outgoing {
     /// Sends all packets that were added to this sender, in order.
     fn flush(&mut self);
 
-    /// Returns whether wakeups of peer processes for messages in shared memory are deferred: the
-    /// caller or the engine (background thread) sends the wakeups later. By default returns
-    /// `false`.
+    /// Returns whether this sender defers wakeups of peer processes for messages in shared memory.
+    /// The caller or the engine (background thread) then sends the wakeups later. By default
+    /// returns `false`.
     fn defers_wakeups(&self) -> bool {
         false
     }

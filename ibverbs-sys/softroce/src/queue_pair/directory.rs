@@ -73,7 +73,7 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Queue pair numbers that are not assigned, because the specification reserves them for the
+/// Queue pair numbers that are never assigned. The specification reserves these numbers for the
 /// management queue pairs and for multicast (IBTA 9.2.2, 9.6.3).
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
@@ -178,10 +178,10 @@ struct Order {
     low: Permutation,
 }
 
-/// Number of low bits of queue pair numbers that are distributed evenly: numbers are assigned in
-/// blocks of 32, and the low bits differ within a block. The low bits select the words in which a
-/// thread marks its accesses to shared data for a queue pair. So the threads of these queue pairs
-/// write to different words, and do not slow each other down.
+/// Number of low bits in which all queue pair numbers of a block differ. A block is 32
+/// consecutively assigned numbers. The low bits select the words in which a thread marks its
+/// accesses to shared data for a queue pair. So threads of different queue pairs write to different
+/// words, and do not slow each other down.
 const DISTINCT_BITS: u32 = 5;
 
 impl Order {
@@ -192,8 +192,9 @@ impl Order {
         }
     }
 
-    /// Returns the low 16 bits of the queue pair number that is assigned after `turn` earlier ones.
-    /// The results for the turns below 65,536 are all different, in a random order.
+    /// Returns the low 16 bits of the queue pair number that is assigned after `turn` earlier
+    /// numbers. For all values of `turn` below 65,536, the results are different, in a random
+    /// order.
     fn number(&self, turn: u32) -> u32 {
         let (high, low) = (turn >> DISTINCT_BITS, turn & ((1 << DISTINCT_BITS) - 1));
         // Each half of the number selects the permutation of the other half, so the whole mapping
@@ -203,9 +204,9 @@ impl Order {
     }
 }
 
-/// Returns the table key of the queue pair with the number `number`. The key is the index of the
-/// queue pair's record in shared memory, which is a part of the number. So two queue pairs in the
-/// table never share a record.
+/// Returns the table key of the queue pair with the number `number`. The key is a part of the
+/// number: the index of the queue pair's record in shared memory. Two queue pairs in the table have
+/// different keys, and so never share a record.
 fn key(number: u32) -> u32 {
     number::record(number) as u32
 }
@@ -281,8 +282,8 @@ mod tests {
         assert_eq!(insert(&directory), Ok(first));
     }
 
-    /// Checks that queue pair numbers look random. Truly random numbers would fail this test with a
-    /// probability below 2^-60.
+    /// Checks that queue pair numbers look random. The probability that truly random numbers fail
+    /// this test is below 2^-60.
     #[test]
     fn numbers_are_unpredictable() {
         let [one, other] = [(); 2].map(|()| {

@@ -27,20 +27,20 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Checks that a send request may have `number` segments: at most `max_send_sge` of the queue
-    /// pair. Returns `number`.
+    /// Checks that the queue pair permits a send request with `number` segments (at most
+    /// `max_send_sge`). Returns `number`.
     pub(crate) fn send_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_send_sge)
     }
 
-    /// Checks that a receive request may have `number` segments: at most `max_recv_sge` of the
-    /// queue pair. Returns `number`.
+    /// Checks that the queue pair permits a receive request with `number` segments (at most
+    /// `max_recv_sge`). Returns `number`.
     pub(crate) fn receive_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_recv_sge)
     }
 
-    /// Checks that a send request may have `bytes` bytes of inline data: at most `max_inline_data`
-    /// of the queue pair. Returns `bytes`.
+    /// Checks that the queue pair permits a send request with `bytes` bytes of inline data (at most
+    /// `max_inline_data`). Returns `bytes`.
     pub(crate) fn inline(&self, bytes: u64) -> Result<u32, PostError> {
         u32::try_from(bytes)
             .ok()
@@ -103,7 +103,7 @@ pub(crate) struct Draft {
 
 impl Draft {
     /// Creates a send request without data, with the work request ID `id` and the flags `flags`
-    /// (`ibv_send_flags`). For a datagram, `operation` is a send, and the caller sets an
+    /// (`ibv_send_flags`). For a datagram, `operation` must be a send, and the caller must set an
     /// [`Address`] later.
     #[inline]
     pub(crate) fn new(id: u64, flags: u32, operation: SendOperation) -> Self {

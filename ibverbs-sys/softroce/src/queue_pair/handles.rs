@@ -16,8 +16,9 @@ pub(crate) struct Handle {
     pub(crate) element: Arc<Element>,
 }
 
-/// All references from open devices to a queue pair. Usually there is one reference; a shared XRC
-/// target has several (`ibv_open_qp(3)`).
+/// All references from open devices (`ibv_context`) of the program to a queue pair. Usually there
+/// is one reference. A shared XRC target has a reference from each device that has opened it
+/// (`ibv_open_qp(3)`).
 #[derive(Debug)]
 pub(super) struct Handles(Mutex<SmallVec<[Handle; 1]>>);
 
@@ -26,9 +27,9 @@ impl Handles {
         Self(Mutex::new(SmallVec::from_buf([first])))
     }
 
-    /// Adds `handle`, a reference from an open device, to the references to this queue pair. If
-    /// there are no references left, the queue pair is being destroyed. In this case, adds nothing
-    /// and returns `false`.
+    /// Adds `handle`, a reference from an open device, to the references to this queue pair, and
+    /// returns `true`. If there are no references left, the queue pair is being destroyed. In this
+    /// case, adds nothing and returns `false`.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();
@@ -38,18 +39,18 @@ impl Handles {
         alive
     }
 
-    /// Removes an open device's reference to the queue pair. `element` is the queue pair's C object
-    /// in this open device. Returns `true` if no reference is left; the caller must then destroy
-    /// the queue pair.
+    /// Removes the reference from an open device (`ibv_context`) to the queue pair. `element`
+    /// identifies the reference: it is the structure that represents the queue pair in this open
+    /// device. Returns `true` if no reference is left. The caller must then destroy the queue pair.
     pub(super) fn remove(&self, element: &Arc<Element>) -> bool {
         let mut handles = self.0.lock();
         handles.retain(|handle| !Arc::ptr_eq(&handle.element, element));
         handles.is_empty()
     }
 
-    /// Removes all references of the open device `context` to the queue pair. Returns `true` if at
-    /// least one reference was removed and no reference is left; the caller must then destroy the
-    /// queue pair.
+    /// Removes all references from the open device `context` to the queue pair. Returns `true` if
+    /// references were removed and no reference is left. The caller must then destroy the queue
+    /// pair.
     pub(super) fn remove_all(&self, context: &Arc<Context>) -> bool {
         let mut handles = self.0.lock();
         let before = handles.len();

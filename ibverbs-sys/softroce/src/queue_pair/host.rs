@@ -19,7 +19,8 @@ use crate::transfer::{
 };
 use crate::xrc::XrcDomain;
 
-/// Objects that a queue pair uses, and that cannot be destroyed before the queue pair.
+/// Objects that a queue pair uses, such as its completion queues. These objects cannot be destroyed
+/// before the queue pair.
 #[derive(Debug)]
 pub(super) struct UsedObjects {
     /// Protection domain. `None` for an XRC target, whose requests name shared receive queues with
@@ -46,8 +47,8 @@ pub(super) enum Receives {
 }
 
 /// State of a queue pair that its transport (protocol code) reads and changes by callbacks. The
-/// state contains the location of the peer, and the work that the queue pair must do after a call
-/// of the transport.
+/// state contains the location of the peer. It also contains the work that the queue pair must do
+/// after the transport has returned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HostState {
     /// Set while started requests are in progress in the state SQD (send queue drained).
@@ -67,8 +68,8 @@ pub(super) struct HostState {
 
 impl HostState {
     /// Returns the way in which the next bytes of a request of this queue pair are transferred:
-    /// from memory to memory, through a ring in shared memory, or as packets. Called both for
-    /// requests that are being posted and for requests in the send queue.
+    /// from memory to memory, through a ring in shared memory, or as packets. The request can be
+    /// one that is being posted, or one in the send queue.
     #[inline(always)]
     pub(super) fn transfer(&self, request: &RequestProperties) -> Transfer {
         let is_out_of_reach = self.is_out_of_reach && request.kind == Kind::OneSided;
@@ -109,8 +110,9 @@ impl Environment<'_> {
     }
 
     /// Returns the memory regions and windows that requests of this queue pair can access by local
-    /// keys. An XRC target queue pair uses the protection domain of the shared receive queue that
-    /// the peer's last request has named. Fails if no request has named a shared receive queue yet.
+    /// keys. An XRC target queue pair has no protection domain of its own. Such a queue pair uses
+    /// the domain of the shared receive queue that the peer's last request has named, and this call
+    /// fails if there was no such request.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.objects.domain {
             Some(domain) => Some(domain.id()),
@@ -120,13 +122,14 @@ impl Environment<'_> {
         Ok(self.device.memory().view(domain, self.number))
     }
 
-    /// Calls `access` with the memory that requests of the peer may access, and returns its result.
+    /// Calls `access` with the memory that requests of the peer can access, and returns the result
+    /// of `access`.
     ///
     /// An XRC target uses the protection domain of the shared receive queue that a request names
-    /// (IBTA annex A14). So `access` is called with the domain of the queue that was named last.
-    /// While responses are sent, a response may belong to an earlier request. After a
-    /// [`RemoteFault::Access`], `access` is then called with the domains of the other queues of the
-    /// XRC domain.
+    /// (IBTA annex A14). So `access` is first called with the domain of the last named queue. A
+    /// response can belong to an earlier request. If `access` fails with [`RemoteFault::Access`]
+    /// while responses are sent, `access` is therefore called again with the domains of the other
+    /// queues of the XRC domain.
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
@@ -157,9 +160,9 @@ impl Environment<'_> {
     }
 
     /// Calls `act` with the memory of a part of a local message, and returns the result of `act`.
-    /// The part has `length` bytes and begins at byte `offset` of the message. `list` contains the
-    /// segments of the message. `write` is set if `act` writes to the memory. Returns `None` if the
-    /// queue pair may not access the memory.
+    /// `list` contains the segments of the message. The part has `length` bytes and begins at byte
+    /// `offset` of the message. `write` must be set if `act` writes to the memory. Returns `None`
+    /// if the queue pair is not permitted to access the memory.
     #[inline]
     pub(super) fn with_segments<T>(
         &self,
@@ -195,7 +198,7 @@ impl Environment<'_> {
     }
 
     /// Copies `length` bytes of a message from the memory ranges `from` to `to`, the memory that
-    /// receives the message. Returns `None` if that memory cannot be written.
+    /// receives the message. Returns `None` if the bytes cannot be written to `to`.
     #[inline]
     pub(super) fn copy_in(&self, to: Sink<'_>, length: u32, from: &[Piece<'_>]) -> Option<()> {
         let length = length as usize;
@@ -211,7 +214,7 @@ impl Environment<'_> {
     }
 
     /// Returns whether a peer process that shares memory with this process can map the memory of
-    /// all segments in `list`, and so can copy the bytes without a system call.
+    /// all segments in `list`. If so, the peer can copy the bytes without a system call.
     pub(super) fn can_map(&self, list: &[Segment]) -> bool {
         self.local().is_ok_and(|memory| memory.is_mappable(list))
     }
@@ -243,7 +246,7 @@ impl Environment<'_> {
 
 /// Adds `completions` of the queue pair with the number `queue_pair` to the completion queue
 /// `queue`. If the completion queue is full, sets the flag `overrun` of `host_state` (the state of
-/// the queue pair). The queue pair then fails.
+/// the queue pair), so that the queue pair fails later.
 #[inline]
 fn complete(
     queue: &CompletionQueue,

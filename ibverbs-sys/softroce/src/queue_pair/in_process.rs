@@ -42,12 +42,12 @@ pub(super) struct LocalPeer {
     theirs: Option<u64>,
 }
 
-/// Maximum number of messages that are executed directly before both queue pairs are unlocked for
-/// other threads. With a larger number, those threads would wait longer. With a smaller number, the
+/// Maximum number of messages that are executed directly while the two queue pairs stay locked.
+/// With a larger number, other threads would wait longer for the locks. With a smaller number, the
 /// cost of locking per message would be higher.
 const MAX_DIRECT_MESSAGES: u64 = 64;
-/// Number of payload bytes after which the sender stops copying, and unlocks both queue pairs for
-/// other threads. Copying this number of bytes takes some microseconds.
+/// Number of payload bytes after which the sender stops copying, and unlocks both queue pairs.
+/// Other threads then get the locks. Copying this number of bytes takes some microseconds.
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
@@ -59,10 +59,10 @@ impl QueuePair {
     }
 
     /// Returns the destination queue pair of the next message, for direct execution. Takes the
-    /// destination from the cache in `mine`, the locked state of this queue pair, or finds it if
-    /// the cache is empty or invalid. The caller must put the result back into the cache. Returns
-    /// `None` if the destination is not in this process, if it is this queue pair itself, or if
-    /// messages cannot be executed directly at present.
+    /// destination out of the cache in `mine`, the locked state of this queue pair, or searches for
+    /// it if the cache is empty or invalid. Afterwards the caller must put the destination back
+    /// into the cache. Returns `None` if the destination is not in this process or is this queue
+    /// pair itself, or if messages cannot be executed directly at present.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<LocalPeer>> {
         let may_have_one = mine.linked_peer.is_none()
             && self.device().is_direct()
@@ -133,9 +133,9 @@ impl QueuePair {
     }
 
     /// Locks the destination queue pair `peer` while this queue pair is locked, and returns the
-    /// locked state of `peer`. `mine` is the locked state of this queue pair. To prevent a
-    /// deadlock, `mine` may be unlocked and locked again, so another thread may have changed this
-    /// queue pair.
+    /// locked state of `peer`. `mine` is the locked state of this queue pair. This function can
+    /// unlock `mine` and lock it again to prevent a deadlock. Another thread can then have changed
+    /// this queue pair.
     fn lock_peer<'a>(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -151,8 +151,8 @@ impl QueuePair {
     }
 
     /// Executes messages of the locked queue pair `mine` in the locked destination queue pair
-    /// `theirs`, until no message is left or other threads must get the locks. The result states
-    /// the caller's next step: call again for further messages, send packets, or stop.
+    /// `theirs`. Stops if no message is left, or if other threads must get the locks. The result
+    /// states the caller's next step: call again for further messages, send packets, or stop.
     fn execute_parts(
         &self,
         mine: &mut Inner,
@@ -287,8 +287,8 @@ fn supports_direct(service: Service) -> bool {
 }
 
 /// Returns whether the queue pairs `mine` and `theirs` accept packets from each other. Two queue
-/// pairs of a connection must also use the same path in both directions. `link` contains the path
-/// from `mine` to `theirs`.
+/// pairs of a connection must also use the same path, in opposite directions. `link` contains the
+/// path from `mine` to `theirs`.
 fn connected(mine: &Inner, theirs: &Inner, link: &LocalPeer) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;

@@ -48,7 +48,7 @@ pub(super) struct Plan {
 
 /// Checks all arguments of the modification `wanted`, before the queue pair is changed. `present`
 /// contains the present properties of the queue pair, and `device` is its NIC. Returns the changes
-/// that must then be applied.
+/// that the caller must then apply.
 pub(super) fn check(
     present: PresentState,
     wanted: &Modification<'_>,
@@ -376,9 +376,9 @@ mod tests {
         check(present, &wanted, &TestDevice::default())
     }
 
-    /// Checks which attributes a modification of a queue pair requires, permits or forbids, for
-    /// every service and every pair of states. Without a required attribute, or with a forbidden
-    /// attribute, the modification must fail.
+    /// Checks, for every service and every pair of states, which attributes a modification of a
+    /// queue pair requires, permits or forbids. The modification must fail without a required
+    /// attribute, and with a forbidden attribute.
     #[test]
     fn each_attribute_is_required_allowed_or_refused() {
         let mut cases = 0;

@@ -154,7 +154,7 @@ impl QueuePair {
         self.inner.lock().transport.state()
     }
 
-    /// Returns whether the queue pair can send and has send requests that have not completed.
+    /// Returns whether the queue pair can send and has send requests that are not completed.
     pub(crate) fn has_outstanding_requests(&self) -> bool {
         let transport = &self.inner.lock().transport;
         transport.state() == State::ReadyToSend && transport.outstanding() > 0
@@ -177,7 +177,8 @@ impl QueuePair {
         self.rules.capabilities
     }
 
-    /// Returns whether every send request generates a completion, even if it is not signaled.
+    /// Returns whether every send request generates a completion, even a request that is not marked
+    /// as signaled.
     pub(crate) fn signal_all(&self) -> bool {
         self.signal_all
     }
@@ -283,8 +284,8 @@ impl QueuePair {
         }
     }
 
-    /// Handles `run`, one received packet or several packets of the same message. `arrival`
-    /// describes their sender and destination. The caller must then transmit the responses.
+    /// Handles one received packet or several packets of the same message (`run`). `arrival`
+    /// describes their sender and destination. Afterwards the caller must transmit the responses.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         #[cfg(any(test, feature = "sim"))]
@@ -324,8 +325,8 @@ impl QueuePair {
     }
 
     /// Records that the peer process has freed space in the ring (message queue) that both
-    /// processes share, so that this queue pair may send again. If another queue pair has used the
-    /// space already, this queue pair will wait again. Does nothing if the memory is no longer
+    /// processes share, so that this queue pair can try to send again. The queue pair waits again
+    /// if another queue pair has already used the space. Does nothing if the memory is no longer
     /// shared.
     pub(crate) fn space_available(&self) {
         let mut inner = self.inner.lock();
@@ -334,14 +335,15 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the queue pair has nothing to transmit except an acknowledgement that may be
-    /// delayed. The acknowledgement is then sent later, together with a message of the program.
+    /// Returns whether the queue pair has nothing to transmit now. An acknowledgement that may be
+    /// delayed does not count. Such an acknowledgement is sent later, together with a message of
+    /// the program.
     pub(crate) fn may_delay_transmission(&self) -> bool {
         self.inner.lock().transport.may_delay_transmission()
     }
 
-    /// Returns whether received messages have not been acknowledged yet, so that an acknowledgement
-    /// must be transmitted, now or later.
+    /// Returns whether the queue pair has received messages that it has not acknowledged yet. If
+    /// so, an acknowledgement must be transmitted, now or later.
     pub(crate) fn must_acknowledge(&self) -> bool {
         self.inner.lock().transport.must_acknowledge()
     }
@@ -352,14 +354,14 @@ impl QueuePair {
         self.inner.lock().transport.next_timeout()
     }
 
-    /// Returns the timer of the queue pair. The NIC sets it to expire at the [next
+    /// Returns the timer of the queue pair. The NIC sets the timer to expire at the [next
     /// timeout](Self::next_timeout).
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
 
-    /// Handles the timeouts that are due at `now`, for example by retransmission. The caller must
-    /// then transmit the packets.
+    /// Handles the timeouts that are due at `now`, for example by retransmission. Afterwards the
+    /// caller must transmit the packets.
     pub fn handle_timeout(&self, now: Time) {
         let mut inner = self.inner.lock();
         let before = inner.transport.unanswered_timeouts();
@@ -373,7 +375,7 @@ impl QueuePair {
 
     /// Begins a check that packets with the length of the path MTU reach the peer, if the peer is
     /// on another host. If such packets are lost, the user gets a message. `inner` is the locked
-    /// state of the queue pair.
+    /// state of this queue pair.
     fn check_path_mtu(&self, inner: &Inner) {
         let attributes = inner.transport.attributes();
         if let Some(path) = &attributes.path {
@@ -391,28 +393,29 @@ impl QueuePair {
         }
     }
 
-    /// Adds the reference `handle` of an open device to the queue pair. Returns `false` if the
-    /// queue pair is being destroyed.
+    /// Adds a reference from an open device (`ibv_context`) to the queue pair. Returns `false` if
+    /// the queue pair is being destroyed.
     pub(crate) fn open(&self, handle: Handle) -> bool {
         self.handles.add(handle)
     }
 
-    /// Removes the reference `element`, by which an open device uses this queue pair. Returns
-    /// `true` if it was the last reference; the caller must then destroy the queue pair.
+    /// Removes a reference from an open device (`ibv_context`) to this queue pair. `element`
+    /// identifies the reference. Returns `true` if no reference is left. The caller must then
+    /// destroy the queue pair.
     pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
         self.handles.remove(element)
     }
 
-    /// Removes all references of the open device `context`, which is being closed, to this queue
-    /// pair. Returns `true` if at least one reference was removed and no reference is left; the
-    /// caller must then destroy the queue pair.
+    /// Removes all references from the open device `context`, which is being closed, to this queue
+    /// pair. Returns `true` if references were removed and no reference is left. The caller must
+    /// then destroy the queue pair.
     pub(crate) fn release_all(&self, context: &Arc<Context>) -> bool {
         self.handles.remove_all(context)
     }
 
     /// Destroys the queue pair: drops its requests, removes their completions from the completion
-    /// queues, and releases the objects that it uses. The caller must have removed the queue pair
-    /// from the NIC's table, and must have ended the access of other processes by
+    /// queues, and releases the objects that it uses. Before the call, the caller must remove the
+    /// queue pair from the NIC's table, and must end the access of other processes by
     /// [`withdraw_and_wait`](Self::withdraw_and_wait).
     pub(crate) fn close(&self) {
         let mut inner = self.inner.lock();
@@ -433,8 +436,8 @@ impl QueuePair {
     }
 
     /// Makes the device accept packets of the peer `new`, and stop accepting packets of the peer
-    /// `old`. A peer is a path and a queue pair number. The queue pair must not be locked, because
-    /// the device makes system calls.
+    /// `old`. A peer is given by its path and queue pair number. The caller must not hold the lock
+    /// of the queue pair, because the device makes system calls.
     fn change_peer(&self, old: Option<(Path, u32)>, new: Option<(Path, u32)>) {
         if let Some((path, number)) = new {
             self.device.connect(&path, number);
@@ -449,10 +452,10 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Resets the queue pair with the locked state `inner`, whose transport (protocol code) is
-    /// already in the state RESET. Gives the attributes the values of a new queue pair, and removes
-    /// the peer. Removes the posted receives, and the queue pair's completions in completion
-    /// queues.
+    /// Resets the queue pair with the locked state `inner`: gives its attributes the values of a
+    /// new queue pair, and removes the peer and the posted receives. Also removes the completions
+    /// of the queue pair from the completion queues. Requires that the transport (protocol code) is
+    /// already in the state RESET.
     fn reset(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;
@@ -535,8 +538,8 @@ impl QueuePair {
     }
 
     /// Moves the queue pair to the error state if one of its completions was lost because the
-    /// completion queue was full. Otherwise the program would wait for this completion forever
-    /// (IBTA 11.6.3.2).
+    /// completion queue was full. Without the error, the program would wait for this completion
+    /// forever (IBTA 11.6.3.2).
     pub(super) fn fail_if_overrun(
         &self,
         transport: &mut proto::QueuePair,

@@ -52,8 +52,8 @@ impl QueuePair {
     }
 
     /// Posts a request to bind a type 1 window (`ibv_bind_mw`) as `binding` describes, with the
-    /// work request ID `id` and the send flags `flags`. The request is then in the send queue; the
-    /// caller must start its execution.
+    /// work request ID `id` and the send flags `flags`. The request is then in the send queue.
+    /// Afterwards the caller must start the execution of the request.
     pub(crate) fn post_bind(
         &self,
         id: u64,
@@ -79,15 +79,15 @@ impl Sender<'_> {
         sent
     }
 
-    /// Returns whether the caller has nothing left to do after posting. Returns `false` if this
-    /// sender has added a request to the send queue, or has written a message to shared memory for
-    /// which the peer must be woken.
+    /// Returns whether the caller has nothing left to do after posting. This is the case if this
+    /// sender has added no request to the send queue, and has written no message to shared memory
+    /// for which the peer must be woken.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_sent && !self.has_queued
     }
 
     /// Wakes the peer process, if it sleeps, to receive the messages that this sender has written
-    /// to shared memory. Returns `true` if there are such messages and the queue pair has nothing
+    /// to shared memory. Returns `true` if there were such messages and the queue pair has nothing
     /// else to send. The caller then need not transmit packets.
     #[inline]
     pub(crate) fn flush_ring_messages(&mut self) -> bool {
@@ -102,8 +102,8 @@ impl Sender<'_> {
 
     /// Executes one-sided requests of `list` (RDMA reads, writes and atomics) directly in the
     /// memory of the peer process, without packets. Stops at the first request that needs packets,
-    /// must wait for earlier requests, or exceeds the capacity of the send queue. Returns the
-    /// number of executed requests. The caller must post the remaining requests in another way.
+    /// that must wait for earlier requests, or for which the send queue has no capacity. Returns
+    /// the number of executed requests. The caller must post the remaining requests in another way.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl PostedList<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
@@ -120,8 +120,8 @@ impl Sender<'_> {
         }
     }
 
-    /// Posts a send request. In an error state the request is accepted, and completes as flushed
-    /// (IBTA 10.3.1.6, 10.3.1.7).
+    /// Posts a send request. If the queue pair is in an error state, the request is accepted, and
+    /// completes as flushed (IBTA 10.3.1.6, 10.3.1.7).
     #[inline]
     pub(crate) fn post(&mut self, request: SendRequest) -> Result<(), PostError> {
         self.ready(1)?;
@@ -140,10 +140,10 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Posts all of `requests`, in order. The first requests are executed directly in the memory of
-    /// the peer process, if possible; the remaining requests are added to the send queue. Posts no
-    /// request and fails if the send queue has too little space for all of them, or if the state of
-    /// the queue pair does not permit posting.
+    /// Posts all requests of `requests`, in order. Executes the first requests directly in the
+    /// memory of the peer process, if possible, and adds the remaining requests to the send queue.
+    /// Fails and posts nothing if the send queue has too little space for all requests, or if the
+    /// state of the queue pair does not permit posting.
     pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.ready(requests.len())?;
         let done = self.execute(&mut &requests[..]);
@@ -165,9 +165,9 @@ impl Sender<'_> {
         self.queue_pair.execute_all_queued(&mut self.inner)
     }
 
-    /// Returns whether posted requests may wait for the next response of the peer, so that they are
-    /// sent together with later requests. Returns `false` if the peer shares memory with this
-    /// process, because waiting then has no advantage.
+    /// Returns whether posted requests can wait for the next response of the peer, to be sent
+    /// together with later requests. Returns `false` if the peer shares memory with this process,
+    /// because waiting then has no advantage.
     pub(crate) fn may_wait(&self) -> bool {
         self.inner.linked_peer.is_none() && self.inner.transport.may_wait()
     }
@@ -178,9 +178,9 @@ impl Sender<'_> {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
 
-    /// Starts the response timeout of the queue pair for messages sent through shared memory.
-    /// Returns the time for which the caller must set the timer. Returns `None` if no response is
-    /// awaited, or if the timer is set already.
+    /// Starts the response timeout of the queue pair for messages that were sent through shared
+    /// memory. Returns the time to which the caller must set the timer. Returns `None` if no
+    /// response is awaited, or if the timer is set already.
     ///
     /// If the timer is set already, the timeout starts only when the timer expires. So the peer has
     /// up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
@@ -193,7 +193,7 @@ impl Sender<'_> {
         self.inner.transport.next_timeout()
     }
 
-    /// Returns the time for which the caller must set the queue pair's timer in the NIC. Returns
+    /// Returns the time to which the caller must set the queue pair's timer in the NIC. Returns
     /// `None` if no timer is needed. `now` returns the present time.
     pub(crate) fn next_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         let answer = self.answer_timeout(now);
@@ -224,8 +224,8 @@ pub(crate) struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// Posts a receive request. In the error state the request is accepted, and completes as
-    /// flushed (IBTA 10.3.1.7).
+    /// Posts a receive request. If the queue pair is in the error state, the request is accepted,
+    /// and completes as flushed (IBTA 10.3.1.7).
     pub(crate) fn post(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
         let state = self.inner.transport.state();
         let objects = (self.inner.objects.as_ref()).ok_or(PostError::NoQueue)?;

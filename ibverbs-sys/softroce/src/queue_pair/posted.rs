@@ -21,8 +21,8 @@ use crate::counters::Flow;
 use crate::proto::{Completion, CompletionOpcode, CompletionStatus, SendRequest, State};
 use crate::transfer::{self, Kind, MAX_COPY, OneSided, OneSidedError, Transfer, Volume};
 
-/// A list of posted requests with a cursor. The requests are executed one after the other in the
-/// peer's memory.
+/// A list of posted requests with a cursor. The requests are executed directly in the peer's
+/// memory, one after the other.
 pub(crate) trait PostedList<'a> {
     /// Returns the request at the cursor, without moving the cursor. Returns `None` at the end of
     /// the list. Also returns `None` if the request cannot be executed in the peer's memory, for
@@ -43,16 +43,15 @@ struct ExecutedRequest {
 
 /// Maximum number of requests that are executed in one
 /// [`CopySession`](crate::same_host::CopySession) (period of access to the peer's memory). A peer
-/// that withdraws memory waits for the end of the session, so a larger number would make the peer
-/// wait longer.
+/// that withdraws memory waits for the end of the session. The limit keeps this wait short.
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {
     /// Executes one-sided requests of `list` (RDMA reads, writes and atomics) directly in the
-    /// memory of the peer process, without packets. Stops after `max_requests` or [`MAX_REQUESTS`]
-    /// requests, or after a limited number of bytes. Also stops at a request that needs packets or
-    /// must wait for earlier requests. `mine` is the locked state of this queue pair. Returns the
-    /// number of executed requests.
+    /// memory of the peer process, without packets. Returns the number of executed requests. Stops
+    /// after `max_requests` or [`MAX_REQUESTS`] requests, or after a limited number of bytes. Also
+    /// stops at a request that needs packets or must wait for earlier requests. `mine` is the
+    /// locked state of this queue pair.
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,

@@ -55,9 +55,9 @@ impl QueuePair {
         inner.publication.may_be_used = true;
     }
 
-    /// Retracts the queue pair's published record, which other processes of the host read. Waits
-    /// until no other process uses the record any more. Must be called before the queue pair is
-    /// reset or destroyed.
+    /// Retracts the queue pair's published record, which other processes of the host read, and
+    /// waits until no other process uses the record any more. The caller must call this function
+    /// before it resets or destroys the queue pair.
     ///
     /// # Errors
     /// [`Refusal::Busy`] if another process does not finish an access in time. The record is then
@@ -84,9 +84,9 @@ impl QueuePair {
         result
     }
 
-    /// Publishes the queue pair's record for other processes again. Called after
-    /// [`withdraw_and_wait`](Self::withdraw_and_wait) if the queue pair is not reset or destroyed
-    /// after all.
+    /// Publishes the queue pair's record for other processes again. Called if
+    /// [`withdraw_and_wait`](Self::withdraw_and_wait) has retracted the record, but the queue pair
+    /// is then not reset or destroyed.
     pub(crate) fn republish(&self) {
         let mut inner = self.inner.lock();
         inner.publication.may_be_used = true;

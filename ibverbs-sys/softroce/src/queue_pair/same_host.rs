@@ -55,7 +55,7 @@ pub(super) struct LinkedPeer {
 }
 
 /// Locked state of a queue pair that is needed to send a request directly to a peer process of the
-/// host, without the send queue.
+/// host. Such a request does not wait in the send queue.
 pub(super) struct DirectPost<'a> {
     pub(super) transport: &'a mut proto::QueuePair,
     pub(super) objects: &'a UsedObjects,
@@ -140,10 +140,10 @@ impl QueuePair {
         step
     }
 
-    /// Sends a pending acknowledgement as a ring message (short message in shared memory). `mine`
-    /// is the locked state of the queue pair. Sends nothing and returns `false` in three cases: no
-    /// acknowledgement is pending, the queue pair must transmit something else, too, or the
-    /// acknowledgement cannot be sent as a ring message.
+    /// Sends a pending acknowledgement as a ring message (short message in shared memory), and
+    /// returns `true`. Sends nothing and returns `false` in three cases: no acknowledgement is
+    /// pending, the queue pair also has something else to transmit, or the acknowledgement cannot
+    /// be sent as a ring message. `mine` is the locked state of the queue pair.
     pub(super) fn transmit_acknowledgement(
         &self,
         mine: &mut Inner,
@@ -169,10 +169,9 @@ impl QueuePair {
     }
 
     /// Sends queued messages as ring messages (short messages in shared memory), up to the first
-    /// message that cannot be sent in this way. `mine` is the locked state of the queue pair.
-    /// Returns `true` if no packets must be sent: no message or response is left, or the next
-    /// message waits to be sent as a ring message. Otherwise returns `false`, and the caller must
-    /// try to send packets.
+    /// message that cannot be sent in this way. Returns `true` if no packets must be sent: nothing
+    /// is left to send, or the next message waits to be sent as a ring message. If the result is
+    /// `false`, the caller must try to send packets. `mine` is the locked state of the queue pair.
     pub(super) fn transmit_ring_messages(
         &self,
         mine: &mut Inner,
@@ -230,11 +229,13 @@ impl QueuePair {
     }
 
     /// Sends a message with the payload `data` through memory shared with the peer process, without
-    /// the send queue. `mine` is the locked state of the queue pair.
+    /// the send queue. Returns whether the message was sent. `mine` is the locked state of the
+    /// queue pair.
     ///
-    /// Returns whether the message was sent. If so, the caller must wake the peer by
-    /// [`flush_ring_messages`](Self::flush_ring_messages). If not, for example because an earlier
-    /// request must be sent first, the caller must add the message to the send queue.
+    /// If the message was sent, the caller must wake the peer by
+    /// [`flush_ring_messages`](Self::flush_ring_messages). Otherwise the caller must add the
+    /// message to the send queue. The message is not sent, for example, if an earlier request must
+    /// be sent first.
     #[inline]
     pub(super) fn post_ring_message(
         &self,
@@ -328,9 +329,9 @@ impl QueuePair {
     }
 
     /// Sends the addresses of the payload `data` to the peer process, which then copies the payload
-    /// itself. `near` is the locked state of this queue pair. `is_mappable` is set if the peer
-    /// process can map the memory of the payload. Returns `false` if the message cannot be sent in
-    /// this way.
+    /// itself. `is_mappable` must be set if the peer process can map the memory of the payload.
+    /// Returns `false` if the message cannot be sent in this way. `near` is the locked state of
+    /// this queue pair.
     #[inline(never)]
     fn post_descriptor(
         &self,
@@ -351,10 +352,10 @@ impl QueuePair {
         ) && self.send_posted(near, message, data, SlotContent::Segments { is_mappable })
     }
 
-    /// Executes an RDMA write with immediate data while it is posted. Writes the payload `data` to
-    /// the peer's memory, and sends the payload's length as a [`RingMessage`] (message in a ring
-    /// that both processes share). `near` is the locked state of this queue pair. Returns `false`
-    /// if the write cannot be executed in this way.
+    /// Executes an RDMA write with immediate data when it is posted, without the send queue. Writes
+    /// the payload `data` to the peer's memory, and sends the payload's length as a [`RingMessage`]
+    /// (message in a ring that both processes share). Returns `false` if the write cannot be
+    /// executed in this way. `near` is the locked state of this queue pair.
     #[inline(never)]
     fn post_written(
         &self,
@@ -432,8 +433,8 @@ impl QueuePair {
 
     /// Receives a ring message (short message in memory shared with the sender) and its payload
     /// `chunks`. `arrival` contains the sender and the destination. Returns the kind of
-    /// transmission that must follow: none, an acknowledgement that may be delayed, or an immediate
-    /// response. `now` is called only if the present time is needed.
+    /// transmission that the caller must start: none, an acknowledgement that may be delayed, or an
+    /// immediate response. `now` is called only if the present time is needed.
     pub(crate) fn receive_ring_message(
         &self,
         now: impl FnOnce() -> Time,
@@ -505,9 +506,9 @@ impl QueuePair {
         }
     }
 
-    /// Makes `outgoing`, which sends the queue pair's packets, use shared memory if the peer is in
-    /// another process of this host. For datagrams, which may have different destinations,
-    /// `outgoing` decides this for each datagram. `mine` is the locked state of the queue pair.
+    /// Makes `outgoing`, which sends the queue pair's packets, send through shared memory if the
+    /// peer is in another process of this host. Datagrams can have different destinations, so
+    /// `outgoing` chooses the way for each datagram. `mine` is the locked state of the queue pair.
     pub(super) fn select_packet_path(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
         if self.service() == Service::UnreliableDatagram {
             if self.device().is_shared() {
@@ -640,7 +641,7 @@ fn wake(link: &Link, outgoing: &impl Outgoing) {
 }
 
 /// Sends `ring_message` through memory shared with the peer process. The payload `portion`, if any,
-/// is copied to this memory. `tag` identifies the GIDs of the connection.
+/// is copied to this memory. `tag` contains the indices of the connection's GIDs.
 #[inline(always)]
 fn send_ring_message(
     link: &Link,
@@ -667,16 +668,17 @@ impl PeerMemory<Environment<'_>> for Chunks<'_> {
 }
 
 impl LinkedPeer {
-    /// Returns whether this cached peer is still valid: the shared memory is usable, and the queue
-    /// pair was not modified since the peer was found. `version` is the present version of the
-    /// queue pair, which each modification changes.
+    /// Returns whether this cached peer is still valid. This is the case if the shared memory is
+    /// usable, and the queue pair was not modified since the peer was found. `version` is the
+    /// present version of the queue pair, which each modification changes.
     #[inline]
     fn is_valid(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
     }
 
-    /// Returns the generation number of the peer's connection, which differs for each later
-    /// connection of the peer. Returns `None` if the peer is not connected to this queue pair.
+    /// Returns the generation number of the peer's connection. Each later connection of the peer
+    /// has another generation number. Returns `None` if the peer is not connected to this queue
+    /// pair.
     #[inline]
     fn connection(&mut self) -> Option<u32> {
         if let known @ Some(_) = self.generation {
@@ -688,10 +690,10 @@ impl LinkedPeer {
     }
 
     /// Returns the generation number of the peer's connection, which differs for each later
-    /// connection of the peer. Returns `None` if the peer is not connected to this queue pair. Also
-    /// returns `None` if this side has sent no packet and the peer does not expect `first` as the
-    /// first sequence number. `first` and `next` are the sequence numbers of this side's first and
-    /// next packet. Caches the result.
+    /// connection of the peer, and caches it. Returns `None` if the peer is not connected to this
+    /// queue pair. Before this side sends its first packet, also returns `None` if the peer does
+    /// not expect the sequence number `first`. `first` and `next` are the sequence numbers of this
+    /// side's first and next packet.
     fn check_agreement(&mut self, first: Sequence, next: Sequence) -> Option<u32> {
         if let known @ Some(_) = self.generation {
             return known;
@@ -708,9 +710,9 @@ impl LinkedPeer {
 
     /// Executes `request` (an RDMA read, write or atomic) completely in the peer's memory. Fails if
     /// the peer does not permit the access, or if the peer's connection no longer has the number
-    /// `generation`. A long request takes several [`CopySession`]s (periods of access to the peer's
-    /// memory). So some of its bytes may have been copied before a failure. `host` gives access to
-    /// the memory of this process.
+    /// `generation`. Some bytes of a long request can have been copied before a failure, because
+    /// the request takes several [`CopySession`]s (periods of access to the peer's memory). `host`
+    /// gives access to the memory of this process.
     fn execute(
         &mut self,
         request: &OneSided<'_>,
@@ -795,9 +797,9 @@ pub(super) struct BothMemories<'a> {
 
 impl BothMemories<'_> {
     /// Calls `act` with the open [`CopySession`] for the peer's memory, and with the local memory
-    /// ranges that contain the bytes `range` of `data`, the data of the request. `write` is set if
-    /// `act` writes to these ranges. Returns `None` if `act` returns `None`, or if the queue pair
-    /// may not access the memory.
+    /// ranges that contain the bytes `range` of `data`, the data of the request. `write` must be
+    /// set if `act` writes to these ranges. Returns `None` if `act` returns `None`, or if the queue
+    /// pair is not permitted to access the memory.
     #[inline]
     fn with_pieces(
         &mut self,

@@ -35,7 +35,7 @@ bitflags! {
 }
 
 /// Rule for a state transition of a queue pair: the attributes that a program must set together
-/// with the state, and the attributes that it may set.
+/// with the new state, and the attributes that the program can also set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     /// Attributes that the program must set; otherwise the transition fails.
@@ -100,9 +100,9 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
     })
 }
 
-/// Returns the attributes that a program may set on an XRC queue pair of the service `service`
-/// although they have no effect. Programs set the same attributes on both sides of an XRC
-/// connection.
+/// Returns the attributes of an XRC queue pair of the service `service` that a program may set, but
+/// that have no effect. Such attributes are accepted because programs set the same attributes on
+/// both sides of an XRC connection.
 pub(crate) const fn ignored(service: Service) -> Mask {
     match service {
         Service::XrcInitiator => Mask::MAX_ACCEPTED.union(Mask::MIN_RNR_TIMER),

@@ -149,9 +149,9 @@ impl SharedReceiveQueue {
         self.xrc.as_ref()
     }
 
-    /// Returns the event record of this shared receive queue, which counts the asynchronous events
-    /// that the program has fetched and not acknowledged. [`close`](Self::close) waits until the
-    /// program has acknowledged these events.
+    /// Returns the event record of this shared receive queue. The record counts the asynchronous
+    /// events that the program has fetched and not acknowledged. [`close`](Self::close) waits until
+    /// the program has acknowledged these events.
     pub fn element(&self) -> &Arc<Element> {
         &self.element
     }

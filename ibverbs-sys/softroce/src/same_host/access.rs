@@ -27,8 +27,8 @@ use crate::memory::{Piece, Published};
 use crate::proto::{AccessFlags, Remote, Segment};
 use crate::transfer::Atomic;
 
-/// A queue pair of a peer process, and the local queue pair that is connected to it. Copies
-/// directly from and to the peer's memory belong to this pair of queue pairs.
+/// A queue pair of a peer process, and the local queue pair that is connected to it. This process
+/// copies directly from and to the peer's memory on behalf of these two queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Number of the peer's queue pair.
@@ -67,8 +67,9 @@ pub(crate) enum Access<'a> {
     Get(&'a [Piece<'a>]),
 }
 
-/// Cache of the records that a peer has published for its queue pair and for its memory region that
-/// was accessed last. Later accesses then read only the versions of the records, to detect changes.
+/// Cache of two records that a peer has published: the record of its queue pair, and the record of
+/// the memory region that was accessed last. A later access compares only the versions of the
+/// records to detect changes, and does not read the records again.
 #[derive(Debug, Default)]
 pub(crate) struct CachedRecords {
     queue_pair: Option<CachedQueuePair>,
@@ -132,20 +133,20 @@ pub(crate) struct CopySession<'a> {
     _lane: Lane<'a>,
 }
 
-/// Number of copied bytes after which no further request is begun in a [`CopySession`] (period of
-/// access to a peer's memory). A request may exceed the number by up to
-/// [`MAX_COPY`](crate::transfer::MAX_COPY) bytes. A peer that withdraws memory waits for the end of
-/// the session, so the limit keeps that wait short. Each request and each system call counts as
-/// additional bytes: [`REQUEST_COST`], [`SYSTEM_CALL_COST`].
+/// Maximum number of bytes that are copied in a [`CopySession`] (period of access to a peer's
+/// memory) before the session must end. A peer that withdraws memory waits for the end of the
+/// session, and the limit keeps this wait short. The last request of a session can exceed the limit
+/// by up to [`MAX_COPY`](crate::transfer::MAX_COPY) bytes. Each request and each system call adds a
+/// fixed cost, in bytes: [`REQUEST_COST`] and [`SYSTEM_CALL_COST`].
 const MAX_SESSION_BYTES: usize = 64 << 10;
 
-/// Fixed cost of one request: the number of bytes that can be copied in the same time. A request is
-/// an RDMA read, write or atomic, or a copy of a payload segment. Counted against
-/// [`MAX_SESSION_BYTES`], so that many short requests reach this limit, too.
+/// Fixed cost of one request, in bytes that count against [`MAX_SESSION_BYTES`]. So many short
+/// requests also reach this limit. A request takes about as long as a copy of this number of bytes.
+/// A request is an RDMA read, write or atomic, or a copy of a payload segment.
 const REQUEST_COST: usize = 512;
 
-/// Fixed cost of a copy by a system call: the number of bytes that can be copied in the time of one
-/// call. Counted against [`MAX_SESSION_BYTES`].
+/// Fixed cost of one system call that copies, in bytes that count against [`MAX_SESSION_BYTES`]. A
+/// system call takes about as long as a copy of this number of bytes.
 const SYSTEM_CALL_COST: usize = 8 << 10;
 
 impl Link {
@@ -174,9 +175,10 @@ impl Link {
     }
 
     /// Begins a [`CopySession`]: a period in which this process may copy from and to the memory of
-    /// the peer's queue pair `target`. Returns `None` if the queue pair is no longer published, or
-    /// if its connection no longer has the number `generation`, because the peer has connected it
-    /// again. `known` caches the peer's published state, and is updated if it is out of date.
+    /// the peer's queue pair `target`. Returns `None` if the queue pair is no longer published.
+    /// Also returns `None` if the peer has connected the queue pair again, so that its connection
+    /// no longer has the number `generation`. `known` caches the records that the peer has
+    /// published, and is updated if they have changed.
     #[inline]
     pub(crate) fn begin_session<'a>(
         &'a self,
@@ -221,8 +223,8 @@ impl Link {
 }
 
 impl CopySession<'_> {
-    /// Returns whether this session has copied at least [`MAX_SESSION_BYTES`]. The caller must then
-    /// drop the session, and may begin another one.
+    /// Returns whether this session has reached the limit of [`MAX_SESSION_BYTES`]. The caller must
+    /// then drop the session. The caller can begin another session afterwards.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0
@@ -230,8 +232,8 @@ impl CopySession<'_> {
 
     /// Executes an RDMA read or write: copies bytes directly from or to the peer's memory at
     /// `remote`. `access` contains the direction and the local memory. Returns `None` if the peer
-    /// does not permit the copy, or if this process cannot perform it. Some of the bytes may have
-    /// been copied in this case.
+    /// does not permit the copy, or if this process cannot copy all bytes. In this case, some of
+    /// the bytes can have been copied.
     #[inline]
     pub(crate) fn access(&mut self, remote: Remote, access: Access<'_>) -> Option<()> {
         let (right, pieces) = match access {
@@ -260,9 +262,9 @@ impl CopySession<'_> {
         }
     }
 
-    /// Copies part of the payload of a peer's message to the local memory ranges `pieces`. The
-    /// payload is still in the peer's memory, at `segment`. Returns `None` if not all bytes could
-    /// be copied.
+    /// Copies part of the payload of a peer's message from the peer's memory to the local memory
+    /// ranges `pieces`. `segment` is the address range of this part in the peer's memory. Returns
+    /// `None` if not all bytes could be copied.
     #[inline]
     pub(crate) fn fetch(&mut self, segment: &Segment, pieces: &[Piece<'_>]) -> Option<()> {
         let remote = Remote {
@@ -285,9 +287,9 @@ impl CopySession<'_> {
         }
     }
 
-    /// Returns whether the peer's queue pair is unchanged since this session began. If so, the peer
-    /// had not reused the memory, and the bytes that [`fetch`](Self::fetch) copied are those of the
-    /// message.
+    /// Returns whether the peer's queue pair is unchanged since this session began. If so, the
+    /// bytes that [`fetch`](Self::fetch) copied are those of the message: the peer had not reused
+    /// the memory before the copy.
     pub(crate) fn was_valid(&self) -> bool {
         #[cfg(any(test, feature = "sim"))]
         stops::pass(StopPoint::Copied);
@@ -299,9 +301,9 @@ impl CopySession<'_> {
         })
     }
 
-    /// Executes an atomic operation on the eight bytes at the address `remote` of the peer's
-    /// memory, and returns the previous value of these bytes. Returns `None` if the operation is
-    /// not possible, for example because the peer does not permit it.
+    /// Executes an atomic operation on the eight bytes of the peer's memory at `remote`, and
+    /// returns the previous value of these bytes. Returns `None` if the operation is not possible,
+    /// for example because the peer does not permit it.
     #[inline]
     pub(crate) fn atomic(&mut self, remote: Remote, atomic: Atomic) -> Option<u64> {
         let right = AccessFlags::REMOTE_ATOMIC;

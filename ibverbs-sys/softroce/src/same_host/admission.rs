@@ -42,10 +42,10 @@ pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 /// this process at the same time.
 pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 
-/// Maximum number of unfinished handshakes to which this process has answered `Welcome`. Each
-/// handshake holds eight descriptors and two mappings, so 16 handshakes stay far below the usual
-/// limit of 1024 descriptors. If another handshake is accepted, the oldest one is ended. At
-/// [`HANDSHAKES_PER_SECOND`], the peer of the oldest one has then had 64 ms for its last message.
+/// Maximum number of unfinished handshakes that this process has accepted by a `Welcome` message.
+/// If another handshake is accepted, the oldest one is ended. At [`HANDSHAKES_PER_SECOND`], its
+/// peer has then had 64 ms for the last message. Each handshake holds eight descriptors and two
+/// mappings, so 16 handshakes stay far below the usual limit of 1024 descriptors.
 pub(super) const MAX_WELCOMED: usize = 16;
 
 /// Maximum number of links of this process: other processes with which it shares memory. Usually
@@ -66,14 +66,14 @@ pub(super) const CONNECTIONS_PER_SECOND: u32 = 1000;
 /// handshakes are answered in 256 ms, which is within the [`HANDSHAKE_TIMEOUT`] of the last one.
 pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 
-/// Maximum number of operations that a rate limit allows in immediate succession after a pause.
-/// Such a burst occurs, for example, when many processes start at the same time. The lock of the
-/// directory of peers is held during the burst, for a few milliseconds.
+/// Maximum number of operations that a [`RateLimit`] allows in immediate succession after a pause,
+/// for example when many processes start at the same time. The limit is low because the lock of the
+/// directory of peers is held during such a burst, for a few milliseconds.
 pub(super) const MAX_BURST: u32 = 16;
 
-/// Time for which no connection is accepted after a failed attempt. An attempt fails if descriptors
-/// or memory are exhausted, or if [`MAX_PENDING_HANDSHAKES`] connections are pending and all of
-/// them must stay open.
+/// Time for which this process accepts no connections after it failed to accept a connection.
+/// Accepting fails if descriptors or memory are exhausted. It also fails if
+/// [`MAX_PENDING_HANDSHAKES`] handshakes are pending and all of their connections must stay open.
 pub(super) const ACCEPT_COOLDOWN: Duration = Duration::from_millis(10);
 
 /// Rate limit of an operation. In the long run, `per_second` operations per second are allowed.
@@ -105,18 +105,18 @@ impl RateLimit {
     }
 
     /// Counts an operation at the time `now` against this rate limit. The limit then allows one
-    /// operation less until an interval has passed. The caller must first check that the limit
-    /// [allows](Self::is_ready) the operation.
+    /// operation less until the interval between two operations has passed. The caller must first
+    /// check that the limit [allows](Self::is_ready) the operation.
     pub(super) fn count(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;
     }
 }
 
-/// Returns whether another link (shared memory with a process) could take file descriptors that the
-/// program needs. This is the case if the lower half of the descriptor numbers of the process is in
-/// use. Otherwise at least a quarter of the numbers is free: the device's own descriptors have the
-/// highest numbers, until the highest quarter is full. `descriptor` is any descriptor of the
-/// device.
+/// Returns whether the process is short of file descriptors, so that another link (shared memory
+/// with a process) could take descriptors that the program needs. This is the case if all
+/// descriptor numbers in the lower half of the permitted range are in use. `descriptor` is any
+/// descriptor of the device. The device's own descriptors have the highest numbers, and so do not
+/// fill the lower half before the highest quarter is full.
 pub(super) fn is_short_of_descriptors(descriptor: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let lowest = descriptor.lowest_free_number();

@@ -25,19 +25,18 @@ impl<T: Clone> Admitted<T> {
         }
     }
 
-    /// Adds the peer `copying_peer` to the list of peers that may copy. Then calls `tell`, which
-    /// sends the peer the permission to copy. In this order, a thread that withdraws memory finds
-    /// each peer that may copy from it.
-    ///
-    /// Returns the result of `tell`.
+    /// Adds the peer `copying_peer` to the list of peers that may copy, and then calls `tell`,
+    /// which sends the peer the permission to copy. Returns the result of `tell`. Because of this
+    /// order, the list contains each peer that has the permission. So a thread that withdraws
+    /// memory finds all peers whose copies it must wait for.
     pub(super) fn add<R>(&self, copying_peer: T, tell: impl FnOnce() -> R) -> R {
         lock(&self.present).push(copying_peer);
         self.count.fetch_add(1, Ordering::SeqCst);
         tell()
     }
 
-    /// Returns the peer processes that may still be copying from or to memory of this process.
-    /// Before the call, the caller must have made the memory inaccessible for new copies.
+    /// Returns the peer processes whose copies from or to memory of this process are possibly still
+    /// in progress. Before the call, the caller must make the memory inaccessible for new copies.
     pub(super) fn all(&self) -> Vec<T> {
         // This fence pairs with the update of `count` in `add`. A peer that this thread does not
         // find receives its permission later, and so sees that the memory was retracted.
@@ -58,7 +57,7 @@ impl<T: Clone> Admitted<T> {
     }
 
     /// Removes the peers for which `stays` returns `false` from this list of peers that may copy.
-    /// The caller must know that these peers cannot copy any more, for example because they have
+    /// The caller must ensure that these peers cannot copy any more, for example because they have
     /// ended.
     pub(super) fn retain(&self, stays: impl FnMut(&T) -> bool) {
         lock(&self.present).retain(stays);
@@ -97,9 +96,9 @@ mod models {
         told: AtomicU64,
     }
 
-    /// Checks the case that a peer gets the permission to copy while another thread withdraws
-    /// memory. Either the peer must see the withdrawal and not copy, or the thread must wait until
-    /// the copy has ended.
+    /// Checks that memory is not reused during a copy by a peer that gets the permission to copy
+    /// while another thread withdraws the memory. Either the peer must see the withdrawal and not
+    /// copy, or the thread must wait until the copy has ended.
     #[test]
     fn a_peer_that_is_admitted_during_a_wait_is_waited_for() {
         loom::model(|| {

@@ -51,9 +51,9 @@ impl Waiting {
         }
     }
 
-    /// Removes all queue pairs that wait for space in the ring, and returns them in the order in
-    /// which the caller must resume them. The order is rotated by one each time, because the first
-    /// queue pair may take all the free space.
+    /// Returns all queue pairs that wait for space in the ring, and removes them from the list of
+    /// waiting queue pairs. The caller must resume the queue pairs in the returned order. Each call
+    /// rotates the order by one, because the first queue pair can take all the free space.
     fn take_all(&mut self) -> Vec<u32> {
         let mut queue_pairs = std::mem::take(&mut self.queue_pairs);
         if !queue_pairs.is_empty() {
@@ -72,9 +72,9 @@ pub(crate) struct DelayedPacket {
 }
 
 impl Link {
-    /// Returns whether a packet can be sent on this link (shared memory) now. The ring must have
-    /// free space for a packet of any length. No queue pair or packet may be waiting for space,
-    /// because the new packet would overtake it.
+    /// Returns whether a packet can be sent on this link (shared memory) now. This is the case if
+    /// the ring has free space for a packet of any length, and no queue pair or packet waits for
+    /// space. Otherwise a new packet would overtake the waiting packets.
     pub(crate) fn has_room(&self) -> bool {
         !self.backlog.is_waiting.load(Ordering::Acquire)
             && self.sender().may_have_room(MAX_MESSAGE_CHUNKS)
@@ -112,22 +112,22 @@ impl Link {
 
     /// Returns whether queue pairs still wait for space in the ring buffer of this link (shared
     /// memory). After the link has ended, the caller must resume these queue pairs, so that they
-    /// use another path. After the end, the link records no further queue pair.
+    /// send by another path. An ended link accepts no further waiting queue pairs.
     pub(super) fn must_resume(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
 
     /// Stores the packet `what`, which found no space in the ring buffer, until
-    /// [`resume`](Self::resume) can send it. `tag` identifies the packet's GIDs for the peer.
+    /// [`resume`](Self::resume) can send it. `tag` contains the indices of the packet's GIDs, from
+    /// which the peer finds the GIDs.
     pub(crate) fn delay_packet(&self, tag: u16, what: DelayedPacket) {
         let mut waiting = self.backlog.waiting.lock();
         waiting.kept.push_back((tag, what));
         self.send_or_wait(&mut waiting);
     }
 
-    /// Sends the packets that wait for space in the ring, like [`Self::send_delayed`]. Then records
-    /// whether a packet or queue pair still waits. Returns whether the ring has space for another
-    /// packet.
+    /// Sends the packets that wait for space in the ring, and records whether a packet or queue
+    /// pair still waits. Returns whether the ring then has space for another packet.
     fn send_or_wait(&self, waiting: &mut Waiting) -> bool {
         let is_waiting = &self.backlog.is_waiting;
         is_waiting.store(true, Ordering::Release);
@@ -138,10 +138,10 @@ impl Link {
         has_space
     }
 
-    /// Returns whether the caller must call [`resume`](Self::resume). This is the case if queue
-    /// pairs or packets wait for space in the ring buffer, and the buffer has space or the link
-    /// (shared memory) has ended. If the buffer is still full, requests that the peer wakes this
-    /// process later.
+    /// Returns whether the caller must call [`resume`](Self::resume) now. Two conditions must hold:
+    /// queue pairs or packets wait for space in the ring buffer; and the buffer has space, or the
+    /// link (shared memory) has ended. If the buffer is still full, requests that the peer wakes
+    /// this process later.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.is_dead() || self.sender().request_space(MAX_MESSAGE_CHUNKS))
@@ -166,10 +166,10 @@ impl Link {
         queue_pairs.into_iter().for_each(go_on);
     }
 
-    /// Sends the packets that wait for space in the ring, and wakes the peer for them. Returns
-    /// `true` if all packets were sent and the ring has space for another packet. Otherwise the
-    /// peer will wake this process when the peer has freed space. After the link (shared memory)
-    /// has ended, drops the packets and returns `true`.
+    /// Sends the packets that wait for space in the ring, and wakes the peer to receive them.
+    /// Returns `true` if all packets were sent and the ring has space for another packet. Returns
+    /// `false` if the ring is full: the peer then wakes this process when the peer has freed space.
+    /// After the link (shared memory) has ended, drops the packets and returns `true`.
     fn send_delayed(&self, waiting: &mut Waiting) -> bool {
         let before = waiting.kept.len();
         let has_space = loop {

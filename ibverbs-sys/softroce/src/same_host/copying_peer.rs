@@ -23,8 +23,8 @@ use crate::descriptor::Descriptor;
 use crate::epoch::{Lanes, OccupiedLanes};
 use crate::sync::Line;
 
-/// Time for which a thread that waits for a peer's copy spins before it sleeps. Each sleep of the
-/// thread has the same length. Most copies end while the thread spins.
+/// Time for which a thread spins while it waits for a peer's copy. Most copies end within this
+/// time. Otherwise the thread sleeps repeatedly, each time for the same duration.
 const SPIN_AND_SLEEP_TIME: Duration = Duration::from_millis(1);
 
 /// Maximum time that this process waits for a peer to finish a copy if the peer is stopped by a
@@ -36,8 +36,8 @@ const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
 /// stopped.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// The process at the other end of a Unix connection: its IDs, the connection, and this process's
-/// permission to access its memory.
+/// The process at the other end of a Unix connection: its IDs, the connection, and the permission
+/// of this process to access its memory.
 #[derive(Debug)]
 pub(super) struct Process {
     /// Process ID of the process.
@@ -56,9 +56,9 @@ pub(super) struct Process {
 
 impl Process {
     /// Opens a descriptor that becomes readable when the process with the ID `number` has ended.
-    /// Returns `None` if the system cannot open one. Unlike the connection to the process, the
-    /// descriptor also reports the end if another process has inherited the connection and holds it
-    /// open.
+    /// Returns `None` if the system cannot open such a descriptor. The connection to the process
+    /// does not always report the end: another process can have inherited the connection and hold
+    /// it open.
     pub(super) fn open_handle(number: Pid) -> Option<Descriptor> {
         Descriptor::open(|| pidfd_open(number, PidfdFlags::empty())).ok()
     }
@@ -128,8 +128,8 @@ pub(super) struct CopiesInProgress {
     wait: Wait,
 }
 
-/// State of a wait for the end of a peer's copies: when it began, and for how long a signal or a
-/// debugger has stopped the peer.
+/// State of a wait for the end of a peer's copies: the time at which the wait began, and the
+/// duration for which a signal or a debugger has stopped the peer.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     since: Instant,
@@ -140,7 +140,7 @@ struct Wait {
 
 impl CopiesInProgress {
     /// Records the copies that the peer has in progress now, so that the caller can wait for their
-    /// end. Before, the caller must have made the memory inaccessible for new copies.
+    /// end. Before the call, the caller must make the memory inaccessible for new copies.
     pub(super) fn of(copying_peer: Arc<CopyingPeer>) -> Self {
         Self {
             occupied: Lanes(&copying_peer.lanes).occupied(),
@@ -165,16 +165,16 @@ impl CopiesInProgress {
             .flatten()
     }
 
-    /// Returns the duration of the wait so far. Callers compute the delay until their next check
-    /// from this duration.
+    /// Returns the duration of the wait so far, from which callers compute the delay until their
+    /// next check.
     pub(super) fn elapsed(&self) -> Duration {
         self.wait.since.elapsed()
     }
 
     /// Waits until the peer's copies have ended or the peer process has ended, and then returns
     /// `true`. Returns `false` if the time limit is exceeded, because the peer was stopped or
-    /// frozen during a copy. The peer may then continue the copy at any time, so the memory must
-    /// not be reused.
+    /// frozen during a copy. The memory must then not be reused, because the peer can continue the
+    /// copy at any time.
     pub(super) fn wait(self) -> bool {
         let Self {
             copying_peer,
@@ -195,8 +195,9 @@ impl CopiesInProgress {
 }
 
 impl Wait {
-    /// Returns `Some(true)` if the peer has ended, `Some(false)` if the time limit of the wait is
-    /// exceeded, and `None` if the caller must continue the wait.
+    /// Checks whether the wait for the peer's copies must end. Returns `Some(true)` if the peer has
+    /// ended, and `Some(false)` if the time limit of the wait is exceeded. Returns `None` if the
+    /// caller must continue the wait.
     fn check_peer(&mut self, copying_peer: &CopyingPeer) -> Option<bool> {
         if copying_peer.is_gone() {
             return Some(true);

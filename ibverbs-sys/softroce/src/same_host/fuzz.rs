@@ -100,9 +100,9 @@ impl Listener {
 }
 
 /// Fuzz target: sends handshake messages with file descriptors to a simulated process over several
-/// connections. `bytes` determines the messages, which are valid, slightly changed, or arbitrary
-/// bytes. The process must handle all of them without a panic, and must keep nothing of the
-/// connections after their end.
+/// connections. `bytes` determines the messages: valid, slightly changed, or arbitrary bytes. The
+/// process must not panic. After the connections have ended, the process must hold no resources for
+/// them.
 pub fn handshake(bytes: &[u8]) {
     if let Some(handshake_message) = HandshakeMessage::decode(bytes) {
         assert_eq!(handshake_message.encode(), bytes);
@@ -216,9 +216,9 @@ fn handshake_message(input: &mut Input<'_>, thread: i32) -> HandshakeMessage {
     }
 }
 
-/// Fuzz test: receives from shared memory while the peer process writes arbitrary messages and
-/// words to it. `bytes` determines the actions of both processes. Panics if a received message is
-/// too long or comes after the end of the link.
+/// Fuzz target: receives from shared memory while a simulated peer writes arbitrary messages and
+/// words to the memory. `bytes` determines the actions of both processes. Panics if a received
+/// message is too long or arrives after the end of the link.
 pub fn ring(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (here, there, file) = testing::links().expect("a link");

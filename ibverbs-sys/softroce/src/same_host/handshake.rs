@@ -155,7 +155,7 @@ fn receive(
 /// link (shared memory with the peer).
 ///
 /// # Errors
-/// The type of the message that refuses the handshake.
+/// The type of the message by which the caller must refuse the handshake.
 fn accept_hello(
     local: &LocalProcess,
     links: &Links,

@@ -202,23 +202,23 @@ impl HandshakeMessage {
     }
 }
 
-/// Removes the first `N` bytes from `bytes`, and returns them. Returns `None` if there are fewer
-/// bytes.
+/// Removes the first `N` bytes from the slice `bytes`, and returns these bytes. Returns `None` if
+/// `bytes` is shorter.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
     Some(*first)
 }
 
-/// Reads the number of elements of a list from the beginning of `bytes`, and removes the byte that
-/// contains it. Returns `None` if the number exceeds [`MAX_LIST`].
+/// Removes the first byte from `bytes`, and returns its value, the number of elements of a list.
+/// Returns `None` if the number exceeds [`MAX_LIST`].
 fn count(bytes: &mut &[u8]) -> Option<usize> {
     let [count] = take(bytes)?;
     Some(usize::from(count)).filter(|&count| count <= MAX_LIST)
 }
 
-/// Returns `address` in the form that handshake messages contain: the interface index of a
-/// link-local address is removed.
+/// Returns `address` in the form that handshake messages contain: without the interface index of a
+/// link-local address.
 pub(crate) fn without_interface(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }

@@ -93,12 +93,12 @@ impl Accesses {
     }
 }
 
-/// Minimum time between two checks whether peers have finished their copies. The delay until the
-/// next check equals the duration of the wait so far, because most copies end soon. This constant
-/// is the lower limit of the delay, [`MAX_CHECK_INTERVAL`] the upper limit.
+/// Minimum time between two checks whether peers have finished their copies. A thread waits before
+/// the next check for as long as it has waited so far, because most copies end soon. This constant
+/// is the lower limit of that delay, and [`MAX_CHECK_INTERVAL`] is the upper limit.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_micros(10);
 /// Maximum time between two checks whether peers have finished their copies. A work request that
-/// withdraws memory from the peers completes at most this time after the last copy.
+/// withdraws memory from the peers therefore completes at most this time after the last copy.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl HostPeers {
@@ -121,15 +121,15 @@ impl HostPeers {
     }
 
     /// Makes this process reachable for other processes of the host that know `address`, the
-    /// address of a UDP socket of this process. These processes can then begin handshakes with this
-    /// process.
+    /// address of a UDP socket of this process. Afterwards these processes can begin handshakes
+    /// with this process.
     pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
         self.directory.listen(address)
     }
 
     /// Establishes a link (shared memory) to the process that has the socket address `address`,
-    /// unless a link exists already. The calling thread waits for the end of the handshake. After a
-    /// failure, [`link`](Self::link) returns `None`.
+    /// unless a link exists already. Blocks until the end of the handshake. If the handshake fails,
+    /// there is no link, and [`link`](Self::link) returns `None`.
     pub(crate) fn establish_link(&self, address: SocketAddr) {
         let address = without_interface(address);
         if self.directory.link(address).is_some() {
@@ -195,8 +195,8 @@ impl HostPeers {
         self.wake_eventfds.take()
     }
 
-    /// Makes the engine (background thread) wake peers after a short time if this process has sent
-    /// them messages without waking them.
+    /// Ensures that peers are woken after a short time for messages that this process has sent
+    /// without a wakeup. The engine (background thread) then wakes the peers.
     pub(crate) fn schedule_wakeups(&self) {
         self.directory.schedule_wakeups();
     }
@@ -219,14 +219,14 @@ impl HostPeers {
     }
 
     /// Removes the queue pair with the number `number` from the table that peers read. Returns
-    /// `true` if the queue pair was in the table. The caller must then wait for peers that may
-    /// still access memory through the queue pair.
+    /// `true` if the queue pair was in the table. The caller must then wait until peers have
+    /// finished the accesses that they have already begun through the queue pair.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         self.publication.retract_queue_pair(number)
     }
 
-    /// Waits until peers have finished all copies that are in progress. Before, the caller must
-    /// have made the region, window or queue pair inaccessible for new copies.
+    /// Waits until peers have finished all copies that are in progress. Before the call, the caller
+    /// must make the region, window or queue pair inaccessible for new copies.
     ///
     /// # Errors
     /// [`Refusal::Busy`] if a copy did not end within the time limit, because the peer was stopped
@@ -237,8 +237,8 @@ impl HostPeers {
         are_over.then_some(()).ok_or(Refusal::Busy)
     }
 
-    /// Returns the copies that peers have in progress now, for a caller that waits or polls for
-    /// their end. Before, the caller must have made the memory inaccessible for new copies.
+    /// Returns the copies that peers have in progress now, so that the caller can wait or poll for
+    /// their end. Before the call, the caller must make the memory inaccessible for new copies.
     pub(super) fn accesses(&self) -> Accesses {
         let copying_peers = self.directory.copying_peers();
         // The state of all peers is read first. So copies of one peer can end while this thread

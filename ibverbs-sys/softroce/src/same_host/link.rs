@@ -55,8 +55,8 @@ pub(super) struct Peer {
     pub(super) channels: Vec<Descriptor>,
 }
 
-/// Link to another process of the same host: memory that both processes share, and through which
-/// packets and other messages are sent. See the module documentation.
+/// Link to another process of the same host: memory that both processes share. The processes send
+/// packets and other messages to each other through this memory.
 pub struct Link {
     peer: Peer,
     copying_peer: Arc<CopyingPeer>,
@@ -80,8 +80,8 @@ pub struct Link {
     failures: Arc<LinkFailures>,
 }
 
-/// Notification of the engine (background thread) that links (shared memory) of this process have
-/// failed: a flag and an eventfd.
+/// Notification of the engine (background thread) that a link (shared memory) of this process has
+/// failed. The notification consists of a flag and an eventfd.
 #[derive(Debug)]
 pub(super) struct LinkFailures {
     /// Eventfd that wakes the engine (background thread).
@@ -97,8 +97,9 @@ impl LinkFailures {
         })
     }
 
-    /// Returns whether a link (shared memory) of this process has failed since the previous call.
-    /// If so, clears the flag, and the engine (background thread) must remove the link.
+    /// Returns whether a link (shared memory) of this process has failed since the previous call,
+    /// and clears the flag that records the failure. If the result is `true`, the engine
+    /// (background thread) must remove the link.
     pub(super) fn take(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
@@ -125,8 +126,8 @@ struct Inbound {
 }
 
 impl Inbound {
-    /// Stops the reception from the peer: messages that arrive after this call are not received.
-    /// Called when the link (shared memory) has ended.
+    /// Stops the reception from the peer, because the link (shared memory) has ended. Messages that
+    /// arrive after this call are not received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -134,10 +135,10 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received from the peer. While the
+    /// Returns the maximum number of messages that can still be received from the peer. While the
     /// link (shared memory) is alive, there is no limit (`usize::MAX`). After the end of the link,
-    /// only messages that arrived before the end count. After a protocol violation by the peer, the
-    /// number is 0.
+    /// the result is the number of messages that arrived before the end and were not received yet.
+    /// After a protocol violation by the peer, the result is 0.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -179,15 +180,15 @@ pub(crate) enum SendError {
     Dead,
 }
 
-/// Time in nanoseconds for which a peer process is assumed to exist after a check. If the peer ends
-/// within this time, the kernel does not yet reuse the peer's thread ID, because it assigns all
-/// other IDs first.
+/// Time in nanoseconds after a successful check during which a peer process is assumed to exist.
+/// The assumption is safe even if the peer ends within this time. The kernel does not reuse the
+/// peer's thread ID so soon, because it assigns all other IDs first.
 const LIVENESS_INTERVAL: u64 = 1_000_000;
 
-/// Maximum number of ranges of a peer's arena (shared file of regions) that are mapped. A range
-/// usually has at least 64 MiB, so this limit suffices for 64 GiB. Data of regions beyond the limit
-/// is transferred in packets. Without a limit, a peer could use up the 65,530 mappings that a
-/// process may have.
+/// Maximum number of ranges of a peer's arena (shared file of memory regions) that this process
+/// maps. A range usually has at least 64 MiB, so this limit suffices for 64 GiB. Data of regions
+/// beyond the limit is transferred in packets. Without a limit, a peer could use up the 65,530
+/// mappings that a process may have.
 const MAX_MAPS: usize = 1024;
 
 /// Maximum length in bytes of a packet that is sent on a link (shared memory): the payload of the
@@ -199,8 +200,8 @@ pub(crate) const MAX_PACKET: usize = 4096 + 256;
 const RING_MESSAGE: u16 = 1 << 15;
 
 /// Maximum length in bytes of a packet that is sent within one slot (cache line) of the ring
-/// buffer. The other word of the slot contains the length. Longer packets are stored in separate
-/// cache lines.
+/// buffer. One word of the slot contains the length of the packet. Longer packets are stored in
+/// separate cache lines.
 const MAX_SLOT_PACKET: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
@@ -258,8 +259,8 @@ impl Link {
     }
 
     /// Returns the index of the peer's UDP port in the port range of the device. All queue pair
-    /// numbers of the peer contain this index. Returns `None` if the peer may use all queue pair
-    /// numbers.
+    /// numbers of the peer contain this index. Returns `None` if the queue pair numbers of the peer
+    /// are not restricted to one index.
     pub(crate) fn slot(&self) -> Option<u8> {
         self.peer.slot
     }
@@ -276,7 +277,7 @@ impl Link {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// Checks whether the peer process exists. If it does not exist, ends the link (shared memory).
+    /// Checks whether the peer process exists, and ends the link (shared memory) if it does not.
     /// Returns `true` if the link is still alive.
     pub(crate) fn check(&self) -> bool {
         if !self.is_dead() && self.copying_peer.is_gone() {
@@ -285,9 +286,10 @@ impl Link {
         !self.is_dead()
     }
 
-    /// Returns whether the link (shared memory) is alive and the peer process existed within the
-    /// last [`LIVENESS_INTERVAL`]. Within this time, the kernel does not reuse the thread ID of the
-    /// peer. So a copy that names this thread ID cannot reach another process.
+    /// Returns whether the link (shared memory) is alive and the peer process has been found to
+    /// exist within the last [`LIVENESS_INTERVAL`]. Within this time, the kernel does not give the
+    /// peer's thread ID to another process. So a system call that copies and names this thread ID
+    /// cannot reach another process.
     pub(super) fn is_fresh(&self) -> bool {
         let now = self.start.elapsed().as_nanos() as u64;
         if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > LIVENESS_INTERVAL {
@@ -311,14 +313,15 @@ impl Link {
         self.peer.key_base
     }
 
-    /// Returns the handle by which a thread waits until the peer has finished its copies from and
+    /// Returns the handle with which a thread waits until the peer has finished its copies from and
     /// to memory of this process.
     pub(super) fn copying_peer(&self) -> &Arc<CopyingPeer> {
         &self.copying_peer
     }
 
-    /// Returns whether the peer process has ended or closed its side of the connection. A link also
-    /// ends if another link to the same process replaces it.
+    /// Returns whether the peer process has ended or closed its side of the connection. The result
+    /// can be `false` for an ended link: a link also ends if another link to the same process
+    /// replaces it.
     pub(crate) fn is_peer_gone(&self) -> bool {
         self.copying_peer.is_gone()
     }
@@ -344,7 +347,7 @@ impl Link {
     }
 
     /// Marks a copy from or to the peer's memory as in progress until the returned guard is
-    /// dropped. Tests use this function to make a peer wait that withdraws memory.
+    /// dropped. Tests use this function to delay a peer that withdraws memory.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
@@ -356,8 +359,8 @@ impl Link {
         self.is_dead.store(true, Ordering::Release);
     }
 
-    /// Ends the link (shared memory), and notifies the peer, which may still exist. Called if the
-    /// peer has violated the protocol or did not finish the handshake.
+    /// Ends the link (shared memory), and notifies the peer, which possibly still exists. Called if
+    /// the peer has violated the protocol or did not finish the handshake.
     pub(super) fn abort(&self) {
         self.end();
         // Only the sending direction of the connection is closed. The other one reports when the
@@ -373,9 +376,10 @@ impl Link {
         self.failures.notify();
     }
 
-    /// Sends the packet `bytes` to the peer. The peer also receives `tag`, which identifies the
-    /// packet's GIDs (15 bits, not 0), and `annotation`, 48 bits of additional data. Does not wake
-    /// a sleeping peer; the next call of [`flush`](Self::flush) does.
+    /// Sends the packet `bytes` to the peer, together with `tag` and `annotation`. `tag` contains
+    /// the indices of the packet's GIDs (15 bits, not 0), and `annotation` has 48 bits of
+    /// additional data. Does not wake a sleeping peer; the next call of [`flush`](Self::flush)
+    /// does.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), SendError> {
         debug_assert!(bytes.len() <= MAX_PACKET && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
@@ -397,9 +401,9 @@ impl Link {
         self.push(tag, &words, chunks, fill)
     }
 
-    /// Sends a [`RingMessage`] (short message without packet headers) to the peer. `tag` identifies
-    /// the GIDs of the connection (15 bits, not 0). Does not wake a sleeping peer; the next call of
-    /// [`flush`](Self::flush) does.
+    /// Sends a [`RingMessage`] (short message without packet headers) to the peer. `tag` contains
+    /// the indices of the connection's GIDs (15 bits, not 0). Does not wake a sleeping peer; the
+    /// next call of [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_ring_message(
         &self,
@@ -427,8 +431,8 @@ impl Link {
 
     /// Sends a [`RingMessage`] (short message without packet headers) with a payload of `length`
     /// bytes. The function `fill` writes the payload to the ring buffer, or returns `None` if the
-    /// bytes cannot be read. `tag` identifies the GIDs of the connection. Does not wake a sleeping
-    /// peer; the next call of [`flush`](Self::flush) does.
+    /// bytes cannot be read. `tag` contains the indices of the connection's GIDs. Does not wake a
+    /// sleeping peer; the next call of [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(
         &self,
@@ -511,21 +515,22 @@ impl Link {
         descriptor::increment_unless_full(wake_eventfd.as_fd());
     }
 
-    /// Defers the wakeup of the peer to a later [`flush`](Self::flush), because another message
-    /// that wakes the peer may follow soon.
+    /// Defers the wakeup of the peer to a later [`flush`](Self::flush). Useful if this process will
+    /// probably send another message soon, because one wakeup then suffices for both messages.
     pub(crate) fn flush_later(&self) {
         self.must_wake.store(true, Ordering::Release);
     }
 
-    /// Returns whether a wakeup of the peer was deferred, because another message might follow. If
-    /// so, [`flush`](Self::flush) must be called soon to wake the peer.
+    /// Returns whether a wakeup of the peer was deferred and has not been sent yet. If so, the
+    /// caller must ensure that [`flush`](Self::flush) is called soon to wake the peer.
     pub(crate) fn must_wake(&self) -> bool {
         self.must_wake.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a polling thread has nothing to do for this link (shared memory): no message
-    /// to receive, no queue pair or packet that waits for space, and no deferred wakeup. Takes no
-    /// lock, so the result may be out of date; the thread will call this function again.
+    /// Returns whether a polling thread has nothing to do for this link (shared memory). This is
+    /// the case if there is no message to receive, no queue pair or packet that waits for space,
+    /// and no deferred wakeup. Takes no lock, so the result can be out of date. The thread must
+    /// therefore call this function again later.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
@@ -533,12 +538,12 @@ impl Link {
     }
 
     /// Receives at most `limit` messages from the peer, and calls `take` with the tag and the
-    /// content of each message. The tag contains the numbers of the source and destination GID.
+    /// content of each message. The tag contains the indices of the source and destination GID.
     /// Returns the number of received messages, or `None` if another thread is receiving.
     ///
-    /// Returns early after a message whose sender may be waiting for an acknowledgement. The caller
-    /// can then send the acknowledgement before it receives further messages. After the link has
-    /// ended, receives only messages that had arrived before the end.
+    /// Returns early after a message whose sender possibly waits for an acknowledgement, so that
+    /// the caller can send the acknowledgement first. After the link has ended, receives only
+    /// messages that arrived before the end.
     pub(crate) fn receive(
         &self,
         limit: usize,
@@ -626,8 +631,8 @@ impl Link {
     }
 
     /// Returns whether this link (shared memory) has a message to receive. Also returns `true`
-    /// while another thread is receiving, because that thread may have found the ring empty just
-    /// before a message arrived.
+    /// while another thread is receiving: a message can arrive just after that thread has found the
+    /// ring empty.
     pub(super) fn may_have_messages(&self) -> bool {
         let inbound = self.inbound.try_lock();
         inbound.is_none_or(|mut inbound| {
@@ -639,8 +644,8 @@ impl Link {
     }
 
     /// Records in the shared memory that the thread `sleeper` of this process is about to sleep, so
-    /// that the peer wakes the thread. The thread must then call [`is_waiting`](Self::is_waiting),
-    /// and must not sleep if the result is `true`.
+    /// that the peer wakes the thread. After this call, the thread must call
+    /// [`is_waiting`](Self::is_waiting). If the result is `true`, the thread must not sleep.
     pub(super) fn fall_asleep(&self, sleeper: Sleeper) {
         SleepWord(&self.side.own_sleep.0).store_sleeper(sleeper);
     }
@@ -651,16 +656,16 @@ impl Link {
         SleepWord(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Removes a thread that waits at a completion channel from the shared word that names the
-    /// sleeping thread of this process. The peer then no longer wakes this thread.
+    /// Removes a thread that waits at a completion channel from the sleep word, the shared word
+    /// that names the sleeping thread of this process. The peer then no longer wakes this thread.
     pub(super) fn clear_channel(&self) {
         SleepWord(&self.side.own_sleep.0).clear_channel();
     }
 
-    /// Returns a mapping of the peer's shared file that contains the `length` bytes at `offset` of
-    /// `place`, a location in the file. Also returns the offset of these bytes in the mapping. Maps
-    /// the surrounding part of the file if necessary, and removes another mapping if there are
-    /// [`MAX_MAPS`]. Returns `None` if the file cannot be mapped.
+    /// Returns a mapping of the peer's shared file that contains the `length` bytes which begin
+    /// `offset` bytes after the file location `place`. Also returns the position of these bytes in
+    /// the mapping. Maps the surrounding part of the file if necessary, and removes another mapping
+    /// if there are [`MAX_MAPS`]. Returns `None` if the file cannot be mapped.
     pub(super) fn map(
         &self,
         place: &FilePlace,

@@ -74,21 +74,21 @@ impl Links {
         &self.links
     }
 
-    /// Returns the number of times that links (shared memory) were added or removed, so that a
-    /// caller can detect changes.
+    /// Returns the number of times that a link (shared memory) was added to or removed from the
+    /// table. A caller detects changes of the table by comparing two results.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Returns whether the caller must call [`remove_ended`](Self::remove_ended), because a link
-    /// (shared memory) in the table may have ended. That function checks each link.
+    /// Returns whether a link (shared memory) in the table has possibly ended. If so, the caller
+    /// must call [`remove_ended`](Self::remove_ended), which checks each link.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
     /// Returns whether one of `addresses` belongs to a process with a live link to this process,
-    /// other than `process`. If `process` claims these addresses in a handshake, the handshake must
-    /// then be refused: an address belongs to only one process.
+    /// other than `process`. If so, a handshake in which `process` claims these addresses must be
+    /// refused, because an address belongs to only one process.
     pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
         addresses.iter().any(|address| match self.state(*address) {
             Some(ProcessState::Linked(link)) => link.process() != process && link.check(),
@@ -97,8 +97,8 @@ impl Links {
     }
 
     /// Adds `link` (shared memory with a peer) to the table. Ends earlier links to the same
-    /// addresses, because the peer no longer uses them. An earlier link to an address in `own`
-    /// stays: a process that is its own peer has two links.
+    /// addresses, because the peer no longer uses them. Does not end an earlier link if its address
+    /// is in `own`, the addresses of this process: a process that is its own peer has two links.
     pub(super) fn add(&mut self, link: &Arc<Link>, own: &[SocketAddr]) {
         for &address in link.addresses() {
             let known = ProcessState::Linked(Arc::clone(link));

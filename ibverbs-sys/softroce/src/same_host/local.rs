@@ -112,8 +112,8 @@ impl LocalProcess {
         self.resources.addresses.contains(&address)
     }
 
-    /// Stores the ID of the calling thread as that of this process's engine (background thread).
-    /// Handshakes can begin only after this call, because their messages contain the ID.
+    /// Stores the ID of the calling thread as the thread ID of this process's engine (background
+    /// thread). Handshakes can begin only after this call, because their messages contain the ID.
     pub(super) fn set_engine(&self) {
         self.engine.set_started();
     }
@@ -205,16 +205,17 @@ impl LocalProcess {
     }
 
     /// Creates the link (shared memory) to the peer `peer`, whose process is `process`. `side` is
-    /// this process's mapping of the shared memory. The link must not be used before the handshake
-    /// is finished.
+    /// this process's mapping of the shared memory. The caller must not use the link before the
+    /// handshake is finished.
     pub(super) fn new_link(&self, peer: Peer, process: Process, side: LinkMemory) -> Arc<Link> {
         let counters = Arc::clone(&self.resources.counters);
         Link::new(peer, process, side, counters, Arc::clone(&self.failures))
     }
 
-    /// Permits the peer of `link` to copy from and to memory of this process: sends the peer
-    /// `handshake_message` with `descriptors`. First adds the peer to the list of copying peers, so
-    /// that threads that withdraw memory wait for its copies.
+    /// Permits the peer of `link` to copy from and to memory of this process. Sends the peer
+    /// `handshake_message`, which gives the permission, with the file descriptors `descriptors`.
+    /// First adds the peer to the list of peers that may copy: a thread that withdraws memory waits
+    /// for the copies of the peers in this list.
     pub(super) fn admit(
         &self,
         link: &Link,
@@ -247,8 +248,8 @@ impl LocalProcess {
         });
     }
 
-    /// Returns all peer processes that may still copy from or to memory that the caller has
-    /// retracted before this call.
+    /// Returns all peer processes whose copies are possibly still in progress. Before the call, the
+    /// caller must make the memory that it will reuse inaccessible for new copies.
     pub(super) fn copying_peers(&self) -> Vec<Arc<CopyingPeer>> {
         self.admitted.all()
     }
@@ -259,8 +260,8 @@ impl LocalProcess {
         self.admitted.count(|_| true)
     }
 
-    /// Returns the number of links (shared memory) with the process `process`, including links that
-    /// have ended for this process but possibly not for the peer.
+    /// Returns the number of links (shared memory) with the process `process`. Also counts a link
+    /// that has ended for this process, as long as the peer can still use it.
     pub(super) fn links_with(&self, process: Pid) -> usize {
         self.admitted
             .count(|copying_peer| copying_peer.process.number == process && !copying_peer.is_gone())

@@ -42,11 +42,11 @@ const OFFER: u16 = 1;
 /// sender's memory.
 const ACCEPTED: u16 = 2;
 /// Tag of the receiver's answer to an [`OFFER`]: the receiver has not copied the payload, or has
-/// discarded the copy.
+/// copied and then discarded it.
 const DECLINED: u16 = 3;
 
-/// Memory that both simulated processes can access. The memory contains the records and the payload
-/// of the sender. Words (`lanes`) in it show the sender whether the receiver is copying.
+/// Memory that both simulated processes can access. The memory contains the sender's records, the
+/// sender's payload, and words (`lanes`) by which the receiver shows that it is copying.
 struct SharedMemory {
     records: RecordArray<Vec<Record>>,
     lanes: Vec<Line>,
@@ -56,8 +56,8 @@ struct SharedMemory {
     mapping: UnsafeCell<()>,
 }
 
-/// Ring ends of a simulated process: the sending end of one ring, and the receiving end of the
-/// other.
+/// Ends of the two rings (message queues) that a simulated process uses: the sending end of one
+/// ring, and the receiving end of the other ring.
 struct RingEnds {
     sender: Producer<Shared<[Slot]>, Shared<[Chunk]>, Shared<ControlWords>>,
     receiver: Consumer<Shared<[Slot]>, Shared<[Chunk]>, Shared<ControlWords>>,
@@ -126,8 +126,8 @@ impl Sender {
         self.side.send(OFFER);
     }
 
-    /// Makes the sender's queue pair fail, which completes its requests, and then overwrites the
-    /// memory of the requests, as a program may do.
+    /// Makes the sender's queue pair fail, which completes its requests. Then overwrites the memory
+    /// of these requests, as a program may do after their completion.
     fn fail_queue_pair(&self) {
         self.world.records.retract(QUEUE_PAIR);
         for word in &self.world.bytes {
@@ -167,7 +167,7 @@ impl Receiver {
     }
 
     /// Copies the payload of a message, two words, from the sender's memory. Returns `None` if the
-    /// words must be discarded, because the sender may have changed them.
+    /// sender has possibly changed the words, so that the receiver must discard the copy.
     fn copy(&self) -> Option<[u64; 2]> {
         let SharedMemory { records, lanes, .. } = &*self.world;
         let _lane = Lanes(lanes).enter(0);
@@ -261,8 +261,9 @@ fn memory_stays_mapped_while_a_message_is_copied() {
     });
 }
 
-/// Checks a message whose memory region the sender deregisters while the receiver copies from it.
-/// The receiver may accept or decline the message, and the deregistration waits for the copy.
+/// Checks that the receiver never copies from memory that is no longer registered. The sender
+/// deregisters the memory region while the receiver copies from it. The receiver can accept or
+/// decline the message, and the deregistration waits for the end of the copy.
 #[test]
 fn a_region_that_ends_is_not_copied_from() {
     loom::model(|| {

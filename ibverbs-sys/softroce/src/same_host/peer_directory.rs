@@ -30,8 +30,8 @@ use super::pending::Handshakes;
 use super::sockets;
 use crate::descriptor::Descriptor;
 
-/// Maximum delay of a deferred wakeup of a peer. A program usually answers a message much sooner,
-/// and its answer wakes the peer, too.
+/// Maximum delay of a deferred wakeup of a peer. The delay is rarely reached: a program usually
+/// answers a message much sooner, and the answer wakes the peer, too.
 const MAX_WAKE_DELAY: Duration = Duration::from_micros(500);
 
 /// Directory of the known processes of the host, and of the links (shared memory) to them.
@@ -61,9 +61,9 @@ struct State {
 }
 
 impl PeerDirectory {
-    /// Creates an empty directory of the processes that share memory with this one. `resources` are
-    /// the descriptors and tables that each peer receives. [Listens](Self::listen) at the addresses
-    /// in `resources` whose UDP sockets are open already.
+    /// Creates an empty directory of the processes that share memory with this process. `resources`
+    /// are the descriptors and tables that each peer receives. [Listens](Self::listen) at each
+    /// address in `resources` whose UDP socket is open already.
     pub(crate) fn open(resources: ProcessResources) -> io::Result<Self> {
         if resources.addresses.is_empty() || !has_room(&resources.addresses, &resources.gids) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -103,11 +103,11 @@ impl PeerDirectory {
         Ok(())
     }
 
-    /// Returns the link (shared memory) to the process that has the socket address `address`. If
-    /// there is no link, performs a handshake. Performs no handshake if the process declined one
-    /// less than [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address, or if the
-    /// process declines or does not answer in time. Also returns `None` for an address of this
-    /// process if this process may not be a peer of itself.
+    /// Returns the link (shared memory) to the process that has the socket address `address`, and
+    /// performs a handshake if there is no link. Performs no handshake if the process declined a
+    /// handshake less than [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address, or
+    /// if the process declines or does not answer in time. Also returns `None` for an address of
+    /// this process if this process is not permitted to be a peer of itself.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.local.has_address(address) && !self.local.resources.is_peer {
             return None;
@@ -173,8 +173,8 @@ impl PeerDirectory {
         self.state.lock().links.all().to_vec()
     }
 
-    /// Returns all peer processes that may still copy from or to memory that the caller has made
-    /// inaccessible for new copies.
+    /// Returns all peer processes whose copies are possibly still in progress. Before the call, the
+    /// caller must make the memory that it will reuse inaccessible for new copies.
     pub(crate) fn copying_peers(&self) -> Vec<Arc<CopyingPeer>> {
         self.local.copying_peers()
     }
@@ -226,8 +226,8 @@ impl PeerDirectory {
         self.local.remove_gone();
     }
 
-    /// Sets the handshake timer to the next time at which a pending handshake must be handled
-    /// without an event. An example is the time limit of a handshake.
+    /// Sets the handshake timer to the next time at which a pending handshake needs work without an
+    /// event, for example because its time limit is exceeded.
     fn set_handshake_timer(&self, state: &mut State, now: Instant) {
         let next = state.handshakes.next_deadline();
         // An expired timer has to be set again, even to the same time.
@@ -245,7 +245,7 @@ impl PeerDirectory {
     }
 
     /// Ensures that the engine (background thread) sends the deferred wakeups of peers within
-    /// [`MAX_WAKE_DELAY`]. Does nothing if the timer for this is running already.
+    /// [`MAX_WAKE_DELAY`]. Does nothing if the timer for these wakeups is running already.
     pub(crate) fn schedule_wakeups(&self) {
         // Pairs with the fence in `handle_events`.
         fence(Ordering::SeqCst);

@@ -22,7 +22,7 @@ use super::process;
 use super::sockets;
 use crate::descriptor::Descriptor;
 
-/// A connection that another process has made and whose handshake is not finished.
+/// A handshake that is not finished, on a connection that another process has made.
 pub(super) struct Handshake {
     pub(super) socket: Descriptor,
     /// ID of the process that has made the connection. The process belongs to the same user as this
@@ -49,12 +49,12 @@ enum Readable {
 }
 
 impl Handshake {
-    /// Returns the time limit of this handshake, at which it is ended if it is not finished.
+    /// Returns the time at which this handshake is ended if it is not finished before.
     fn deadline(&self) -> Instant {
         self.since + HANDSHAKE_TIMEOUT
     }
 
-    /// Returns whether the peer of this handshake has not sent a message yet.
+    /// Returns whether the peer of this handshake has sent no message yet.
     fn is_silent(&self) -> bool {
         self.welcomed.is_none() && !self.has_handshake_message
     }
@@ -72,7 +72,8 @@ impl Handshake {
     }
 
     /// Ends a handshake that was not finished in time. If this process has already shared its
-    /// memory, the peer may still access the memory until it closes the connection.
+    /// memory with the peer, the peer can still access the memory until the peer closes the
+    /// connection.
     fn abort(self) {
         if let Some(link) = self.welcomed {
             link.abort();
@@ -100,8 +101,9 @@ impl Handshakes {
         }
     }
 
-    /// Accepts connections that wait at the sockets `listeners`, as far as the limits for their
-    /// rate and number permit. The accepted connections are added to `events`.
+    /// Accepts connections that wait at the sockets `listeners`, and adds the accepted connections
+    /// to the epoll set `events`. The limits for the rate and the number of connections can leave
+    /// some of them waiting.
     pub(super) fn accept(&mut self, listeners: &[Descriptor], events: &Events, now: Instant) {
         self.accept_at = None;
         for listener in listeners {
@@ -129,8 +131,9 @@ impl Handshakes {
         }
     }
 
-    /// Adds an accepted connection to the pending handshakes. Closes the connection instead if its
-    /// process belongs to another user or has [`MAX_PENDING_PER_PROCESS`] pending handshakes.
+    /// Adds an accepted connection to the pending handshakes. Instead closes the connection in two
+    /// cases: its process belongs to another user, or has [`MAX_PENDING_PER_PROCESS`] pending
+    /// handshakes already.
     fn begin(&mut self, socket: Descriptor, events: &Events, now: Instant) {
         let Some(process) = process::connected_process(socket.as_fd()) else {
             return;
@@ -153,10 +156,9 @@ impl Handshakes {
     /// Continues all pending handshakes, and ends handshakes that were not finished in time.
     /// Returns whether a handshake has ended.
     ///
-    /// Calls `receive` for each handshake that may have an unread message. `receive` reads the
+    /// Calls `receive` for each handshake that possibly has an unread message. `receive` reads the
     /// message, and returns whether the handshake is still pending. The first argument of `receive`
-    /// is this list. During the call, the list contains only the handshakes that were continued
-    /// before.
+    /// is this list, which during the call contains only the handshakes that were continued before.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -199,9 +201,9 @@ impl Handshakes {
         self.all.len() < before
     }
 
-    /// Makes room for another connection: if there are [`MAX_PENDING_HANDSHAKES`], closes the
-    /// oldest connection that has sent no message. Returns `false` if there is no room, because all
-    /// connections have sent a message.
+    /// Ensures that fewer than [`MAX_PENDING_HANDSHAKES`] connections are pending, so that another
+    /// one can be added. If necessary, closes the oldest connection that has sent no message.
+    /// Returns `false` if all connections have sent a message, so that none can be closed.
     fn make_room(&mut self) -> bool {
         if self.all.len() < MAX_PENDING_HANDSHAKES {
             return true;
@@ -217,8 +219,8 @@ impl Handshakes {
         true
     }
 
-    /// Makes room for another accepted handshake: if there are [`MAX_WELCOMED`] accepted and
-    /// unfinished handshakes, ends the oldest of them.
+    /// Ensures that fewer than [`MAX_WELCOMED`] accepted handshakes are unfinished, so that another
+    /// one can be accepted. If necessary, ends the oldest of them.
     pub(super) fn make_room_for_welcomed(&mut self) {
         let welcomed = || {
             let handshakes = self.all.iter().enumerate();
@@ -233,7 +235,7 @@ impl Handshakes {
     }
 
     /// Returns the next time at which [`accept`](Self::accept) and [`advance`](Self::advance) must
-    /// be called even without an event, or `None` if they need not be called without an event.
+    /// be called even if no event occurs. Returns `None` if no such call is necessary.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let unread = self
             .all
@@ -245,8 +247,9 @@ impl Handshakes {
     }
 
     /// Returns whether this process has accepted a handshake of the process that has the address
-    /// `address`, and waits for its last message. In this case, a thread that needs a link (shared
-    /// memory) to that process waits for this handshake, and does not begin a second one.
+    /// `address`, and waits for the last message of the handshake. If so, a thread that needs a
+    /// link (shared memory) to that process must wait for this handshake, and must not begin a
+    /// second one.
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
             .welcomed()
@@ -255,8 +258,9 @@ impl Handshakes {
         addresses.any(|known| *known == address)
     }
 
-    /// Returns whether this process has accepted a handshake of the process with the ID `process`
-    /// and waits for its last message. Until then, a second handshake of that process is refused.
+    /// Returns whether this process has accepted a handshake of the process with the ID `process`,
+    /// and waits for the last message of the handshake. Until that message, a second handshake of
+    /// the same process is refused.
     pub(super) fn has_welcomed(&self, process: Pid) -> bool {
         self.welcomed()
             .any(|handshake| handshake.process == process)

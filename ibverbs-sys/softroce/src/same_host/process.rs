@@ -35,7 +35,7 @@ use smallvec::SmallVec;
 
 use crate::memory::Piece;
 
-/// Range of addresses in the memory of another process, for a copy by the kernel.
+/// Range of addresses in the memory of another process, from or to which the kernel copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RemoteRange {
     pub(super) address: u64,
@@ -43,10 +43,10 @@ pub(super) struct RemoteRange {
 }
 
 impl RemoteRange {
-    /// Splits the range before its last aligned word of 8 bytes. The kernel can then write the last
-    /// word after all other bytes. So a program that polls the last byte of an RDMA write also
-    /// finds the other bytes. Returns the resulting ranges and their number: two, or one if the
-    /// range is not longer than a word.
+    /// Splits the range into two parts: the bytes in its last aligned word of 8 bytes, and all
+    /// bytes before them. So the kernel can write the last word after all other bytes, and a
+    /// program that polls the last byte of an RDMA write also finds the other bytes. Returns the
+    /// parts and their number: two, or one if the range is not longer than a word.
     fn split_last_word(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {
@@ -186,9 +186,9 @@ pub(super) enum KernelCopies {
 }
 
 /// Checks whether the kernel permits this process to copy from and to the memory of the peer
-/// `process`. Reads the peer's [word] for such checks at `address`, and writes the same value back.
-/// Returns the result and the ID `thread`, which later copies use to name the peer. Returns `None`
-/// if `thread` is not a thread of the peer, or is its main thread, or if `address` is invalid.
+/// `process`. For the check, reads the peer's [word] at `address`, and writes the same value back.
+/// Returns the result and the ID `thread`, by which later copies name the peer. Returns `None` if
+/// `thread` is not a thread of the peer, if it is the main thread, or if `address` is invalid.
 pub(super) fn check_copy_permission(
     process: Pid,
     thread: i32,

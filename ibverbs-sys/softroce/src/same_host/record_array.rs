@@ -46,8 +46,9 @@ impl<R: Deref<Target = [Record]>> RecordArray<R> {
     }
 
     /// Marks the record at `index` as empty, so that later reads return `None`. Returns the new
-    /// version of the record, or 0 if `index` is out of range. The caller must then wait for peer
-    /// processes that have read the record before and may still use its content.
+    /// version of the record, or 0 if `index` is out of range. Afterwards the caller must wait for
+    /// peer processes that have read the record before, because they can still be using its
+    /// content.
     pub(super) fn retract(&self, index: usize) -> u64 {
         let Some(Record([version, ..])) = self.0.get(index) else {
             return 0;
@@ -81,8 +82,8 @@ impl<R: Deref<Target = [Record]>> RecordArray<R> {
         (version.load(Ordering::Relaxed) == before).then_some((before, content))
     }
 
-    /// Returns whether the record at `index` still has the version `version`, which
-    /// [`find`](Self::find) has returned. Another version shows that the record was changed or
+    /// Returns whether the record at `index` still has the version `version`. The caller got the
+    /// version from [`find`](Self::find). Another version means that the record was changed or
     /// retracted.
     #[inline]
     pub(super) fn is_current(&self, index: usize, version: u64) -> bool {
@@ -90,9 +91,9 @@ impl<R: Deref<Target = [Record]>> RecordArray<R> {
         record.is_some_and(|Record([current, ..])| current.load(Ordering::Acquire) == version)
     }
 
-    /// Returns whether the record at `index` still has the content and the version `version` that
-    /// [`find`](Self::find) returned. If so, all bytes that this thread has copied from the
-    /// described memory since then were copied before the record was retracted.
+    /// Returns whether the record at `index` still has the version `version`, and so the content,
+    /// that [`find`](Self::find) returned. If so, the record was not retracted while this thread
+    /// copied bytes of the memory that the record describes, and these bytes are valid.
     pub(super) fn has_kept_version(&self, index: usize, version: u64) -> bool {
         // This fence pairs with the one in `retract`: a thread that has copied bytes which were
         // written after the retraction sees the new version.

@@ -45,8 +45,8 @@ pub(crate) struct QueuePair {
 /// bits each.
 const SEGMENT_UNIT: u64 = 2 << 20;
 
-/// Number of records for memory regions and windows: the maximum number of regions, the maximum
-/// number of windows, and a reserve. The reserve is needed because the record of a removed region
+/// Number of records for memory regions and windows: the maximum numbers of regions and of windows,
+/// and 1024 further records. The further records are needed because the record of a removed region
 /// or window is not reused immediately.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
@@ -61,12 +61,13 @@ pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 /// tables.
 pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 
-/// Byte offset of the array `Tables::differences` in the shared file. The index in a memory key,
-/// XOR the array element at this index, is the number of the record that describes the key's region
-/// or window.
+/// Byte offset of the array `Tables::differences` in the shared file. This array finds the record
+/// of a memory key. The number of the record is the index in the key, XOR the array element at this
+/// index.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
-/// Mask of the 24-bit number of a queue pair or memory region in a published record.
+/// Mask of a 24-bit queue pair number in a word of a published record. The word must first be
+/// shifted so that the number is in the low bits.
 const NUMBER: u64 = 0xff_ffff;
 
 impl Published {
@@ -94,8 +95,8 @@ impl Published {
         ])
     }
 
-    /// Decodes the words of a peer's record of a region or window. The fields are not checked, so
-    /// they may have any values.
+    /// Decodes the words of a peer's record of a region or window. Does not check the fields, so
+    /// they can have any values.
     fn decode(words: &[u64; record_array::WORDS]) -> Self {
         let &[head, domain, start, length, address, offset, segment] = words;
         let from = (segment >> 32) * SEGMENT_UNIT;
@@ -237,8 +238,8 @@ impl Tables {
 
     /// Returns whether the published record of the queue pair `number` is unchanged since
     /// [`queue_pair`](Self::queue_pair) returned `version`. If so, the bytes that this thread has
-    /// copied since then are valid: the owner of the bytes changes the record before it may
-    /// overwrite them.
+    /// copied since then are valid: the peer changes the record before the program of the peer can
+    /// overwrite the bytes.
     pub(super) fn is_queue_pair_unchanged(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.has_kept_version(index, version)
@@ -266,7 +267,7 @@ impl Publication {
     }
 
     /// Publishes the memory region or window `region` to peers, in the record with the number
-    /// `slot`. The caller must then wait for peers that still use the previous content of the
+    /// `slot`. Afterwards the caller must wait for peers that still use the previous content of the
     /// record.
     pub(crate) fn publish_region(&self, slot: u32, region: &Published) {
         let index = (region.key >> 8).wrapping_sub(self.key_base);
@@ -279,15 +280,14 @@ impl Publication {
     }
 
     /// Empties the record `slot` of a memory region or window, so that peers cannot begin to access
-    /// the memory. Copies that peers have in progress continue, so the caller must wait for the end
-    /// of these copies. Returns the version of the record, which changes if the record is published
-    /// again.
+    /// the memory. Afterwards the caller must wait for copies that peers have begun before. Returns
+    /// the version of the record, which changes if the record is published again.
     pub(crate) fn retract_region(&self, slot: u32) -> u64 {
         self.tables.regions.retract(slot as usize)
     }
 
-    /// Returns whether the record with the number `slot` publishes a region or window to peers at
-    /// present.
+    /// Returns whether the record with the number `slot` currently publishes a region or window to
+    /// peers.
     pub(crate) fn has_published_region(&self, slot: u32) -> bool {
         self.tables.regions.read(slot as usize).is_some()
     }
@@ -299,9 +299,9 @@ impl Publication {
         self.tables.queue_pairs.publish(index, &queue_pair.encode());
     }
 
-    /// Marks the record of the queue pair with the number `number` as empty, so that peers do not
-    /// find it. Returns `true` if the queue pair was published. The caller must then wait for peers
-    /// that still access memory through the queue pair.
+    /// Marks the record of the queue pair with the number `number` as empty, so that peers no
+    /// longer find the queue pair. Returns `true` if the queue pair was published. The caller must
+    /// then wait for peers that still access memory through the queue pair.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         let is_told = self.tables.queue_pair(number).is_some();
         if is_told {

@@ -19,9 +19,9 @@ const SLOTS: usize = 2048;
 /// that do not fit into a slot. With fewer chunks, senders of long messages would wait more often.
 const CHUNKS: usize = 8192;
 
-/// Number of lanes of each process. A lane is a shared word in which a thread marks that it copies
-/// from or to the peer's memory (see [`epoch`](crate::epoch)). With this number, 32 threads can
-/// copy at the same time without waiting for each other.
+/// Number of lanes of each process, and so the number of threads that can copy at the same time
+/// without waiting for each other. A lane is a shared word in which a thread marks that it copies
+/// from or to the peer's memory (see [`epoch`](crate::epoch)).
 const LANES: usize = 32;
 
 /// Memory of a ring (message queue) in a mapped file that two processes share.
@@ -34,8 +34,8 @@ pub(super) type Sender = Producer<MappedArray<Slot>, MappedArray<Chunk>, MappedV
 pub(super) type Receiver =
     Consumer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<ControlWords>>;
 
-/// Memory that two linked processes share, as one process sees it: the rings in which it sends and
-/// receives, and the shared words of both processes.
+/// View of one process of the memory that two linked processes share: the rings in which this
+/// process sends and receives, and the shared words of both processes.
 #[derive(Debug)]
 pub(super) struct LinkMemory {
     pub(super) sender: Sender,

@@ -22,7 +22,7 @@ use crate::descriptor::{Descriptor, Opening};
 use crate::memory::{Piece, copy};
 use crate::sync::Line;
 
-/// A type whose values may be in memory that other processes write to.
+/// A type whose values can be in memory that other processes write to.
 ///
 /// # Safety
 /// The type must be an atomic, or an array or `repr(C)` structure of atomics, and must have no
@@ -69,8 +69,8 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 /// Creates an in-memory file with the name `name` and a fixed length in bytes, and maps the file
-/// for writing. If `keeps` is set, only this process can write to the file, and peers can only
-/// read.
+/// for writing. If `keeps` is set, only this process can write to the file, and peers can only read
+/// it.
 ///
 /// # Errors
 /// `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel
@@ -101,8 +101,9 @@ pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Desc
 /// other processes change or close the file. Fails unless the file is in memory, is long enough,
 /// and has a seal against shortening.
 pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
-    /// `TMPFS_MAGIC` of `linux/magic.h`, the type of the file system that holds in-memory files.
-    /// Files of other file systems are refused, because the first access to a page can fail.
+    /// Type of the file system that holds in-memory files (`TMPFS_MAGIC` of `linux/magic.h`). Files
+    /// of other file systems are refused, because the first access to a page of such a file can
+    /// fail.
     const TMPFS: i128 = 0x0102_1994;
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     if i128::from(rustix::fs::fstatfs(file)?.f_type) != TMPFS {
@@ -160,8 +161,8 @@ impl Map {
         self.length
     }
 
-    /// Fills `out` with the bytes of the mapping that begin at `offset`. Returns `None` if they are
-    /// not all inside the mapping.
+    /// Fills `out` with the bytes of the mapping that begin at `offset`. Returns `None` if the
+    /// mapping does not contain all of these bytes.
     #[cfg(test)]
     pub(super) fn read(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         let address = self.locate(offset, out.len())?;
@@ -221,8 +222,8 @@ impl Map {
         Some(())
     }
 
-    /// Returns the eight bytes at `offset` as an atomic. Returns `None` if they are not inside the
-    /// mapping or not aligned, or if the mapping is read-only.
+    /// Returns the eight bytes at `offset` as an atomic. Returns `None` if the bytes are not inside
+    /// the mapping or not aligned, or if the mapping is read-only.
     #[inline]
     pub(super) fn word(&self, offset: usize) -> Option<&AtomicU64> {
         let address = self.locate(offset, size_of::<u64>())?;
@@ -252,7 +253,7 @@ impl Drop for Map {
     }
 }
 
-/// An array of values in a mapping, which stays mapped while the array is used.
+/// An array of values in a mapping of a shared file. The file stays mapped while the array is used.
 #[derive(Debug)]
 pub(super) struct MappedArray<T> {
     _map: Arc<Map>,
@@ -268,8 +269,8 @@ unsafe impl<T: Plain> Sync for MappedArray<T> {}
 
 impl<T: Plain> MappedArray<T> {
     /// Returns a view of the `count` values at byte `offset` of the mapping `map`. Returns `None`
-    /// if they are not inside the mapping or not aligned. Values of a read-only mapping must only
-    /// be loaded: a store would fault.
+    /// if the values are not inside the mapping or not aligned. The caller must not store to values
+    /// of a read-only mapping, because a store would fault.
     pub(super) fn of(map: &Arc<Map>, offset: usize, count: usize) -> Option<Self> {
         let length = count.checked_mul(size_of::<T>())?;
         let start = ptr::with_exposed_provenance_mut::<T>(map.locate(offset, length)?);
@@ -292,14 +293,14 @@ impl<T> Deref for MappedArray<T> {
     }
 }
 
-/// A single value in a mapping, which stays mapped while the value is used.
+/// A single value in a mapping of a shared file. The file stays mapped while the value is used.
 #[derive(Debug)]
 pub(super) struct MappedValue<T>(MappedArray<T>);
 
 impl<T: Plain> MappedValue<T> {
-    /// Returns a view of the value at byte `offset` of the mapping `map`. Returns `None` if it is
-    /// not inside the mapping or not aligned. A value of a read-only mapping must only be loaded: a
-    /// store would fault.
+    /// Returns a view of the value at byte `offset` of the mapping `map`. Returns `None` if the
+    /// value is not inside the mapping or not aligned. The caller must not store to a value of a
+    /// read-only mapping, because a store would fault.
     pub(super) fn of(map: &Arc<Map>, offset: usize) -> Option<Self> {
         MappedArray::of(map, offset, 1).map(Self)
     }

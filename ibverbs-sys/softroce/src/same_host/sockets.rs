@@ -20,9 +20,9 @@ use rustix::net::{
 use super::admission::{HANDSHAKE_TIMEOUT, MAX_PENDING_HANDSHAKES};
 use crate::descriptor::Descriptor;
 
-/// Creates the Unix socket on which this process listens for handshakes. Other processes find the
-/// socket by the address `address` of this process: the socket has an abstract name (a name without
-/// a file) that contains the address.
+/// Creates the Unix socket on which this process listens for handshakes. The socket has an abstract
+/// name (a name without a file) that contains `address`, the address of this process. Other
+/// processes that know the address find the socket by this name.
 pub(super) fn listen_at(address: SocketAddr) -> io::Result<Descriptor> {
     let socket = socket(SocketFlags::NONBLOCK)?;
     bind(&socket, &name(address)?)?;
@@ -40,8 +40,8 @@ pub(super) fn accept(listener: &Descriptor) -> io::Result<Option<Descriptor>> {
     }
 }
 
-/// Connects to the process that listens at the socket address `address`. Waits for at most
-/// [`HANDSHAKE_TIMEOUT`] if too many connections to that process are pending.
+/// Connects to the process that listens at the socket address `address`. If too many connections to
+/// that process are pending, waits for at most [`HANDSHAKE_TIMEOUT`].
 pub(super) fn connect_to(address: SocketAddr) -> io::Result<Descriptor> {
     let socket = socket(SocketFlags::empty())?;
     set_socket_timeout(&socket, Timeout::Send, Some(HANDSHAKE_TIMEOUT))?;

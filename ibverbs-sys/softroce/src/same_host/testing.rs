@@ -58,8 +58,9 @@ pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
 }
 
 /// Creates a link (shared memory) to a simulated process that has the process ID `number`. `tables`
-/// is the file in which the simulated process publishes its regions, and `arena` is the file that
-/// contains them. Returns the link, and the simulated process's end of the connection.
+/// is the file in which the simulated process publishes its memory regions, and `arena` is the file
+/// that contains the memory of the regions. Returns the link, and the simulated process's end of
+/// the connection.
 pub(super) fn link_to(
     tables: &Descriptor,
     arena: Descriptor,

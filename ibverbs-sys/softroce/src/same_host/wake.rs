@@ -17,8 +17,9 @@
 
 use crate::sync::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// Shared word in which a process publishes to one peer the thread that sleeps. The value is
-/// [`AWAKE`] if no thread sleeps, [`ENGINE`], or a value from [`FIRST_CHANNEL`] on.
+/// Shared word in which a process publishes its sleeping thread to one peer. The value is [`AWAKE`]
+/// if no thread sleeps, [`ENGINE`] if the background thread sleeps, or at least [`FIRST_CHANNEL`]
+/// if a thread at a completion channel sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SleepWord<'a>(pub(super) &'a AtomicU64);
 
@@ -50,8 +51,8 @@ impl Sleeper {
 
 impl SleepWord<'_> {
     /// Stores the thread `sleeper`, which is about to sleep, in this shared word, so that the peer
-    /// wakes the thread. The thread must then check for work again before it sleeps. The engine
-    /// (background thread) does not replace a stored thread of the program.
+    /// wakes the thread. Afterwards the thread must check for work again before it sleeps. If the
+    /// word already names a thread of the program, the engine (background thread) is not stored.
     pub(super) fn store_sleeper(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -63,8 +64,8 @@ impl SleepWord<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// Clears this sleep word if it names the thread `sleeper`. The thread is awake again, so the
-    /// peer need not wake it.
+    /// Clears this sleep word if it names the thread `sleeper`, because this thread is awake again.
+    /// The peer then does not wake the thread.
     pub(super) fn end(self, sleeper: Sleeper) {
         let (word, order) = (sleeper.word(), Ordering::Relaxed);
         // The word is loaded first: usually the peer has woken the thread, and so has cleared the
@@ -82,9 +83,10 @@ impl SleepWord<'_> {
         let _ = self.0.fetch_update(order, order, is_channel);
     }
 
-    /// Returns the sleeping thread that is named in this word of a peer, or `None` if no thread of
-    /// the peer sleeps. The caller must wake this thread for messages that it has sent before. Also
-    /// clears the word, so that no second thread wakes the peer.
+    /// Returns the sleeping thread that is named in this word of a peer, and clears the word, so
+    /// that no second thread wakes the peer. Returns `None` if no thread of the peer sleeps. The
+    /// caller must wake the returned thread, so that it receives the messages that the caller has
+    /// sent before.
     #[must_use]
     pub(super) fn take_sleeper(self) -> Option<Sleeper> {
         fence(Ordering::SeqCst);
@@ -108,11 +110,12 @@ impl SleepWord<'_> {
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 
-/// Value of [`Armed`] if no completion queue with a non-blocking channel is armed, so that the
-/// engine (background thread) need not check for messages.
+/// Value of [`Armed`] if the flag is not set: the program has not recently requested an event of a
+/// completion queue with a non-blocking channel. The engine (background thread) need not check for
+/// messages at intervals.
 const UNARMED: u8 = 0;
-/// Value of [`Armed`] if the program last requested an event of a completion queue before the
-/// present check interval of the engine (background thread) began.
+/// Value of [`Armed`] if the program requested an event of a completion queue in an earlier check
+/// interval of the engine (background thread), but not in the present interval.
 const ARMED_BEFORE: u8 = 1;
 /// Value of [`Armed`] if the program has requested an event of a completion queue in the present
 /// check interval of the engine (background thread).
@@ -120,9 +123,10 @@ const ARMED: u8 = 2;
 
 impl Armed {
     /// Records that the program has requested an event of a completion queue with a non-blocking
-    /// channel. The caller must then make peers wake the channel ([`SleepWord::store_sleeper`]).
-    /// Returns `true` if the flag was not set before. In this case, the caller must also wake the
-    /// engine (background thread), which may be sleeping without a time limit.
+    /// channel. Afterwards the caller must make peers wake the channel
+    /// ([`SleepWord::store_sleeper`]). Returns `true` if the flag was not set before. The caller
+    /// must then also wake the engine (background thread), because it can be sleeping without a
+    /// time limit.
     #[must_use]
     pub(super) fn arm(&self) -> bool {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED
@@ -135,9 +139,9 @@ impl Armed {
     }
 
     /// Ends the present check interval of the engine (background thread), which is the caller. If
-    /// the flag is set, but the program has requested no event in this interval, clears the flag
-    /// and returns `true`. The engine must then [remove](SleepWord::clear_channel) the channel from
-    /// the shared words before it stores itself as asleep in these words.
+    /// the flag is set and the program has requested no event in this interval, clears the flag and
+    /// returns `true`. The engine must then [remove](SleepWord::clear_channel) the channel from the
+    /// shared words before the engine stores itself as asleep in these words.
     #[must_use]
     pub(super) fn end_interval(&self) -> bool {
         let next = |state: u8| state.checked_sub(1);
@@ -225,9 +229,9 @@ mod models {
     const ENGINE: Sleeper = Sleeper::Engine;
     const CHANNEL: Sleeper = Sleeper::Channel(0);
 
-    /// Checks the case that a thread goes to sleep while another thread adds work for it. Either
-    /// the first thread must find the work before it sleeps, or the other thread must find that it
-    /// has to wake the first thread.
+    /// Checks that a thread does not miss work that another thread adds while the first thread goes
+    /// to sleep. Either the first thread must find the work before it sleeps, or the other thread
+    /// must find that it has to wake the first thread.
     #[test]
     fn no_message_is_missed_by_a_sleeping_thread() {
         for sleeper in [ENGINE, CHANNEL] {

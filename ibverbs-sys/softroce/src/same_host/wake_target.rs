@@ -20,8 +20,8 @@ use super::link::Link;
 use super::wake::{Armed, Sleeper};
 use crate::completion::WakeEventfd;
 
-/// State that determines the thread that peer processes wake: the engine (background thread) of
-/// this process, or a thread that waits at a completion channel.
+/// State that determines which thread of this process the peer processes wake: the engine
+/// (background thread), or a thread that waits at a completion channel.
 #[derive(Debug, Default)]
 pub(super) struct WakeTarget {
     /// Set while the engine sleeps.
@@ -37,8 +37,8 @@ pub(super) struct WakeTarget {
 /// program instead of the engine. If the program is busy, a message waits at most for this time.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A thread that waits at a completion channel. Peer processes wake this thread for new messages,
-/// and not the engine (background thread).
+/// A thread that waits at a completion channel, and that peer processes wake for new messages.
+/// While such a thread waits, peers do not wake the engine (background thread).
 pub(crate) struct Waiter<'a> {
     host_peers: &'a HostPeers,
     sleeper: Sleeper,
@@ -47,8 +47,8 @@ pub(crate) struct Waiter<'a> {
 
 impl HostPeers {
     /// Records the engine (background thread) as asleep in the memory that is shared with each
-    /// peer, so that peers wake it. Returns `false` if the engine must not sleep, because messages
-    /// can be received, or waiting messages can be sent.
+    /// peer, so that peers wake it. Returns `false` if messages can be received, or waiting
+    /// messages can be sent. The engine must then not sleep.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.wake_target
             .is_engine_asleep
@@ -76,10 +76,9 @@ impl HostPeers {
 
     /// Makes peers wake the program by the eventfd `wake_eventfd` of a non-blocking completion
     /// channel, instead of the engine (background thread). Called when the program has requested an
-    /// event of the channel. The caller must then receive messages again before the program waits,
-    /// because peers send no wakeup for messages that arrived earlier. Also wakes peers to which
-    /// messages were sent without a wakeup. Does nothing if peers already wake a thread that waits
-    /// at a channel.
+    /// event of the channel. Afterwards the caller must receive messages again, because peers send
+    /// no wakeup for messages that arrived earlier. Also wakes peers to which messages were sent
+    /// without a wakeup. Does nothing if peers already wake a thread that waits at a channel.
     pub(crate) fn arm_channel(&self, wake_eventfd: &WakeEventfd) {
         let Some(links) = self.links() else {
             return;
@@ -103,16 +102,16 @@ impl HostPeers {
     }
 
     /// Returns whether peers wake the program instead of the engine (background thread), because
-    /// the program has requested an event of a non-blocking channel. The program may be busy and
-    /// not poll the channel, so the engine must check for messages at intervals of
-    /// [`CHECK_INTERVAL`].
+    /// the program has requested an event of a non-blocking channel. If so, the engine must check
+    /// for messages at intervals of [`CHECK_INTERVAL`]: the program can be busy and not poll the
+    /// channel.
     pub(crate) fn is_channel_armed(&self) -> bool {
         self.wake_target.armed.is_set()
     }
 
-    /// Ends an interval of [`CHECK_INTERVAL`] after which the engine (background thread) has
-    /// checked for messages. If the program has not requested an event in this interval, peers no
-    /// longer wake the program. Only the engine calls this function.
+    /// Ends a check interval of the engine (background thread). If the program has requested no
+    /// event of a channel in this interval, peers no longer wake the program. The engine calls this
+    /// function after it has checked for messages; no other thread may call it.
     pub(crate) fn end_check(&self) {
         if self.wake_target.armed.end_interval() {
             for link in self.links().iter().flat_map(|links| links.iter()) {
@@ -121,8 +120,8 @@ impl HostPeers {
         }
     }
 
-    /// Makes the calling thread the thread that peers wake, by the eventfd of its completion
-    /// channel, until [`Waiter::leave`] is called. Before each sleep, the thread must call
+    /// Makes peers wake the calling thread, by the eventfd of its completion channel, until
+    /// [`Waiter::leave`] is called. Before each sleep, the thread must call
     /// [`Waiter::fall_asleep`]. Returns `None` if peers already wake another waiting thread, or if
     /// no memory is shared with other processes.
     pub(crate) fn become_wake_target(&self, wake_eventfd: &WakeEventfd) -> Option<Waiter<'_>> {
@@ -138,8 +137,8 @@ impl HostPeers {
 
 impl Waiter<'_> {
     /// Records this thread as asleep in the memory that is shared with each peer, so that peers
-    /// wake it, and sends deferred wakeups of peers. Returns `false` if this thread must not sleep,
-    /// because messages can be received, or waiting messages can be sent.
+    /// wake it. Also sends deferred wakeups to peers. Returns `false` if messages can be received,
+    /// or waiting messages can be sent. The thread must then not sleep.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         if let Some(links) = self.host_peers.links() {
             self.links = links;
@@ -160,7 +159,7 @@ impl Waiter<'_> {
 
     /// Ends the wait of this thread: peers wake the engine (background thread) again. Returns
     /// `true` if messages can be received, or waiting messages can be sent. The caller must then
-    /// wake the engine, because peers may have woken only this thread for the messages.
+    /// wake the engine, because peers have perhaps woken only this thread for the messages.
     pub(crate) fn leave(self) -> bool {
         self.wake_up();
         let HostPeers { wake_target, .. } = self.host_peers;

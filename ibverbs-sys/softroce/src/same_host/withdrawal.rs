@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use super::host_peers::{Accesses, HostPeers};
 use crate::proto::Withdrawal;
 
-/// Memory regions and windows that this process is making inaccessible to its peers, while copies
-/// by the peers are still in progress.
+/// Memory regions and windows that this process is making inaccessible to its peers, and from or to
+/// which peers are still copying.
 #[derive(Debug, Default)]
 pub(super) struct Withdrawals(Mutex<Vec<Pending>>);
 
@@ -27,8 +27,9 @@ struct Pending {
 
 impl Withdrawals {
     /// Begins or continues to make the region or window with the record number `slot` inaccessible
-    /// to peer processes. Returns the progress: while it is [`Withdrawal::Pending`], peers may
-    /// still copy, and the caller must call this function again later.
+    /// to peer processes, and returns the progress. If the result is [`Withdrawal::Pending`],
+    /// copies by peers are possibly still in progress, and the caller must call this function again
+    /// later.
     pub(super) fn poll(&self, slot: u32, host_peers: &HostPeers) -> Withdrawal {
         let mut all = self.0.lock();
         let retracted = host_peers.retract_region(slot);

@@ -35,8 +35,8 @@ struct Shares {
 /// Length in bytes of each message that the measured connections write.
 const MESSAGE: u32 = 64 << 10;
 
-/// Number of messages that each measured connection keeps in its send queue, so that it always has
-/// data to send.
+/// Number of messages that each measured connection keeps in its send queue, so that the connection
+/// always has data to send.
 const DEPTH: usize = 64;
 
 /// Time between the beginnings of two consecutive connections. Each new connection must compete

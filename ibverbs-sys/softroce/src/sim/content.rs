@@ -1,8 +1,8 @@
 use super::random::splitmix;
 
-/// Returns the eight bytes of the message with the ID `id` that have the index `index` (in units of
-/// eight bytes). All bytes of a message are derived from its ID. So every byte can be checked when
-/// it arrives, and bytes of another message or position are detected.
+/// Returns eight bytes of the test message with the ID `id`: the bytes from `8 * index` on. All
+/// bytes are derived from the ID and from their position. So a receiver can check every byte, and
+/// detects bytes of another message or position.
 fn word(id: u64, index: u64) -> [u8; 8] {
     let mut state = (id.wrapping_add(1) << 24) ^ index;
     splitmix(&mut state).to_le_bytes()

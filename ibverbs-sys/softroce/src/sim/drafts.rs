@@ -34,9 +34,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Prepares a send of the simulated requester with the index `r`. The send consumes a receive
-    /// of the peer, and has immediate data if `with_immediate` is set. `id` is the ID of the
-    /// request.
+    /// Prepares a send of the simulated requester with the index `r`, with immediate data if
+    /// `with_immediate` is set. The peer receives the message with one of its posted receives. `id`
+    /// is the ID of the request.
     fn draft_send(&mut self, r: usize, id: u64, with_immediate: bool) -> Draft {
         let immediate = with_immediate.then(|| immediate_of(id));
         let operation = SendOperation::Send {
@@ -65,8 +65,8 @@ impl Scenario<'_> {
 
     /// Returns the buffer of the last read that the simulated requester with the index `r` has
     /// posted, and the bytes that the read will fetch. A send can then transfer these bytes.
-    /// Returns `None` if the last request is not a read or is too long for a send. In other cases,
-    /// returns `None` at random in half of the calls.
+    /// Returns `None` if the last request is not a read or is too long for a send, and otherwise at
+    /// random in half of the calls.
     fn last_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
         let requester = &mut self.requesters[r];
         let last = requester.posted.back()?;
@@ -106,10 +106,10 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Returns a random location of `length` bytes in the target of requester `r`: the memory of
-    /// the peer that the requester accesses. The result consists of the offset, the remote address
-    /// with the key of the region or of a memory window, and the index of the window, if a window
-    /// is used.
+    /// Returns a random location of `length` bytes in the target of the simulated requester `r`:
+    /// the memory of the peer that the requester accesses. The first element is the offset in the
+    /// target. The second element is the remote address, with the key of the memory region or of a
+    /// memory window. The third element is the index of the window, if a window is used.
     fn random_location(
         &mut self,
         r: usize,
@@ -224,8 +224,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Prepares an atomic operation of the simulated requester with the index `r`. The operation
-    /// changes a word of the peer's memory that other requesters also change. `id` is the ID of the
+    /// Prepares an atomic operation of the simulated requester with the index `r` on a shared word:
+    /// eight bytes of the peer's memory that other requesters also change. `id` is the ID of the
     /// request.
     fn draft_shared(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
@@ -262,8 +262,8 @@ impl Scenario<'_> {
     }
 
     /// Prepares a request of the simulated requester with the index `r` that binds a memory window.
-    /// The peer may then access memory of this side through the window. Returns `None` if no window
-    /// is free.
+    /// Through the window, the peer can then access memory of the requester's node. Returns `None`
+    /// if no window is free.
     fn draft_bind(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let random_key = self.requesters[r].random.range(0, 255) as u32;

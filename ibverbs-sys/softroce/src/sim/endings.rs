@@ -16,15 +16,16 @@ use super::schedule::Ending;
 /// Memory key that is never valid, as a local key or as a remote key.
 const NO_KEY: u32 = 0xdead_be00;
 
-/// Interval at which a simulated requester checks whether its earlier requests have completed. The
-/// requester waits for this before it posts a request that tests missing or unusable receives,
-/// because the earlier requests need receives, too.
+/// Interval at which a simulated requester checks whether its earlier requests have completed. Used
+/// before a request that tests missing or unusable receives. Earlier requests need receives, too,
+/// so the requester must wait for their completion.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {
     /// Posts the request of the simulated requester with the index `r` that the test makes fail.
-    /// Does nothing if the test makes no request of this requester fail. All other requests of the
-    /// requester must have been posted before.
+    /// Does nothing if the test makes no request of this requester fail. The caller must first post
+    /// all other requests of the requester. For a failure of receives, does not post until the
+    /// earlier requests have completed, and schedules another call instead.
     pub(super) fn post_failing_request(&mut self, r: usize) {
         let requester = &mut self.requesters[r];
         let connection = requester.connection;

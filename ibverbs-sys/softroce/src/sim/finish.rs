@@ -9,9 +9,10 @@ use super::schedule::{Ending, Kind};
 use super::target_memory::PossibleWrite;
 
 impl Scenario<'_> {
-    /// Checks the state at the end of a simulation. The simulated requesters with the indices
-    /// `requesters` must have completed all their requests, and all memory must have the expected
-    /// content.
+    /// Checks the state at the end of a simulation. Fails if a simulated requester in `requesters`
+    /// (list of indices) has not completed all its requests, or if some memory does not have the
+    /// expected content. Then moves all queue pairs to the error state, and checks that the
+    /// remaining receives are flushed.
     pub(super) fn finish(&mut self, requesters: &[usize]) -> Result<(), String> {
         for &r in requesters {
             let number = self.world.queue_pair(self.requesters[r].place).number();
@@ -75,9 +76,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks the events of the peer of the simulated requester with the index `r`. If the test
-    /// made the requester's last request fail by a wrong key, address range or alignment, the peer
-    /// must have raised the right event.
+    /// Checks the events that the peer of the simulated requester with the index `r` has raised. If
+    /// the test made the requester's last request fail by a wrong key, address range or alignment,
+    /// the peer must have raised the event for this fault.
     fn check_events(&self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let ending = self.schedule.connections[requester.connection].ending;
@@ -131,9 +132,9 @@ impl Scenario<'_> {
         checked.map_err(|why| format!("what qp {number:#x} wrote: {why}"))
     }
 
-    /// Moves every queue pair of the simulation to the error state. Checks that each remaining
-    /// receive, and a request that is posted in this state, complete once and in order with the
-    /// status "flushed". The error describes the difference.
+    /// Moves every queue pair of the simulation to the error state, and posts another request for
+    /// each requester. Checks that all remaining receives and these requests complete with the
+    /// status "flushed". The error describes the first difference.
     fn flush_all(&mut self) -> Result<(), String> {
         for requester in &mut self.requesters {
             self.broken[requester.connection] = true;
@@ -181,8 +182,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts a request of the simulated requester with the index `r`, whose queue pair is in the
-    /// error state. The request must complete as flushed.
+    /// Posts a request of the simulated requester with the index `r`, whose queue pair must be in
+    /// the error state. Records that the model expects the request to complete with the status
+    /// "flushed".
     fn post_in_error(&mut self, r: usize) {
         let id = self.next_id();
         let operation = SendOperation::Send {

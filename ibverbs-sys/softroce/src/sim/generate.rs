@@ -15,8 +15,8 @@ use super::schedule::Kind;
 /// [`Inline`] stores without an allocation.
 const MAX_INLINE: usize = 128;
 
-/// A request that has been prepared and not yet posted, with the effect that the model of the
-/// simulation expects if the request succeeds.
+/// A request that was prepared and has not been posted yet. Also contains the effect that the model
+/// of the simulation expects if the request succeeds.
 pub(super) struct Draft {
     pub(super) opcode: CompletionOpcode,
     pub(super) operation: SendOperation,

@@ -158,7 +158,7 @@ impl View<'_> {
     }
 }
 
-/// Implementation for simulated nodes, which share no memory: whole short messages are sent as
+/// Implementation for simulated nodes, which share no memory. Short messages are sent as
 /// [`RingMessage`](crate::transfer::RingMessage)s (messages without packet headers), and all other
 /// messages as packets.
 impl TransferHost for View<'_> {

@@ -89,10 +89,10 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks the first failed completion of the simulated requester with the index `r`, and counts
-    /// its connection as failed. The failure is expected if the test makes this request fail, if
-    /// retries may be exhausted by lost packets, or if the connection has failed before. Any other
-    /// failure is an error.
+    /// Checks the first failed completion of the simulated requester with the index `r`, and
+    /// records that the requester's connection has failed. The failure is expected in three cases:
+    /// the test makes this request fail, the schedule permits exhausted retries, or the connection
+    /// has failed before. Fails if the failure is not expected.
     fn check_failure(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
         let status = completion.status;
         // All earlier requests succeeded, and their effects are checked before the requester counts
@@ -174,9 +174,10 @@ impl Scenario<'_> {
         }
     }
 
-    /// Completes unsignaled requests of the simulated requester with the index `r`: counts its
-    /// remaining requests as successful if its queue pair has no outstanding request. No completion
-    /// reports unsignaled requests. Fails if a request did not have the expected effect.
+    /// Counts posted unsignaled requests of the simulated requester with the index `r` as
+    /// successful if its queue pair has no outstanding request. The model needs this check, because
+    /// no completion reports an unsignaled request. Fails if one of the requests did not have its
+    /// expected effect.
     pub(super) fn complete_unsignaled(&mut self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let queue_pair = self.world.queue_pair(requester.place);

@@ -5,8 +5,9 @@ use crate::transfer::RingMessage;
 use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
 
 /// Checker of the protocol rules for the packets that one queue pair sends. A violation of these
-/// rules would not affect a completion. If it is uncertain whether a packet is acknowledged, the
-/// checker counts it as acknowledged, so every violation that it reports is real.
+/// rules does not change a completion, so checks of completions cannot detect the violation. If it
+/// is uncertain whether a packet is acknowledged, the checker counts the packet as acknowledged, so
+/// every reported violation is real.
 #[derive(Debug, Default)]
 pub(crate) struct PacketChecker {
     /// Outstanding requests, oldest first.
@@ -146,15 +147,15 @@ impl PacketChecker {
         Ok(())
     }
 
-    /// Records whether the send queue of the queue pair is drained: no request is outstanding, and
-    /// the queue pair must send no new request. `is` is `true` if the queue pair has reported this.
+    /// Records whether the queue pair has reported its send queue as drained (`is`). While the send
+    /// queue is drained, no request is outstanding, and the queue pair must send no new request.
     pub(crate) fn set_drained(&mut self, is: bool) {
         self.drained = is;
     }
 
-    /// Records an arrived packet: the requests of the queue pair that the packet acknowledges. If
-    /// the packet is a request that the queue pair had missed, records that the request has
-    /// arrived.
+    /// Records a packet that has arrived at the queue pair. A response completes the requests that
+    /// the response acknowledges. A request that the queue pair had missed is no longer recorded as
+    /// missing.
     pub(crate) fn arrived(&mut self, packet: &Packet<'_>) {
         let sequence = Sequence::new(packet.header.bth.sequence);
         if !packet.header.bth.opcode.is_response() {
@@ -182,15 +183,17 @@ impl PacketChecker {
     }
 
     /// Records that a request of the peer with the sequence number `sequence` has arrived at the
-    /// queue pair, so that a NAK no longer requests it.
+    /// queue pair. If the queue pair had requested this number by a NAK, the NAK is then no longer
+    /// pending.
     fn record_request(&mut self, sequence: Sequence) {
         if self.missed == Some(sequence) {
             self.missed = None;
         }
     }
 
-    /// Records that the peer has answered all requests up to and including `sequence`. If `refused`
-    /// is set, the request with this sequence number does not count, because the peer refused it.
+    /// Records that the peer has answered the requests up to and including the sequence number
+    /// `sequence`. If `refused` is set, the peer has refused the request with the number `sequence`
+    /// itself, so this request stays outstanding.
     fn record_response(&mut self, sequence: Sequence, refused: bool) {
         if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
             return;

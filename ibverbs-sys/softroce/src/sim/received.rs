@@ -7,9 +7,9 @@ use super::schedule::Kind;
 use super::world::QpId;
 
 impl Scenario<'_> {
-    /// Checks the completion of a receive at the queue pair `place`. The completion and the
-    /// received bytes must match a message that the peer has sent. `srq` is the number of the
-    /// shared receive queue for an XRC queue pair, and `None` otherwise.
+    /// Checks the completion of a receive at the queue pair `place`: the completion and the
+    /// received bytes must match a message that the peer has sent. For an XRC queue pair, `srq` is
+    /// the number of the shared receive queue. For other queue pairs, `srq` is `None`.
     pub(super) fn check_receive(
         &mut self,
         place: QpId,
@@ -129,7 +129,7 @@ impl Scenario<'_> {
 
     /// Checks the received write with immediate data that `expected` describes. The bytes that the
     /// requester with the index `sender` has written must be in the receiver's memory. Skips the
-    /// check if another outstanding request may have overwritten the bytes.
+    /// check if another outstanding request has perhaps overwritten the bytes.
     fn check_immediate(&mut self, sender: usize, expected: &Expectation) -> Result<(), String> {
         let requester = &mut self.requesters[sender];
         let posted = requester.posted.iter().chain(&requester.undone);

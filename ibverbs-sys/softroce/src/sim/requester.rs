@@ -125,8 +125,8 @@ impl Content {
     }
 }
 
-/// A message that the peer must receive, with the properties that the completion of the receive
-/// must have.
+/// A message that the peer must receive, and the expected properties of the completion with which
+/// the peer receives the message.
 #[derive(Debug)]
 pub(crate) struct Expectation {
     pub(crate) id: u64,

@@ -12,9 +12,9 @@ use super::schedule::{Ending, Kind};
 const REQUESTS_AFTER_RESET: Range<u64> = 5..20;
 
 impl Scenario<'_> {
-    /// Resets the reliable queue pairs, which are all in the error state, connects them again with
-    /// other sequence numbers, and runs more requests. Packets and requests from before the reset
-    /// must have no effect.
+    /// Resets the reliable queue pairs, connects them again with other sequence numbers, and runs
+    /// more requests. Requires that all queue pairs are in the error state. Packets and requests
+    /// from before the reset must have no effect.
     pub(super) fn reset_and_rerun(&mut self) -> Result<(), String> {
         self.life += 1;
         let mut revived = Vec::new();

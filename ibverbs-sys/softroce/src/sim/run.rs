@@ -12,8 +12,8 @@ use super::schedule::Schedule;
 use super::trace::Lines;
 use super::world::Traffic;
 
-/// Statistics of a successful run of a [`Schedule`]: a simulation in which the transport (protocol
-/// code) has violated no rule.
+/// Statistics of a successful run of a [`Schedule`]: a simulation in which the model has found no
+/// violation of a rule by the transport (protocol code).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of posted requests.
@@ -73,7 +73,7 @@ impl std::error::Error for Failure {}
 
 impl Schedule {
     /// Runs a simulation of the connections and requests of this schedule, and checks every byte
-    /// and every completion. If `lines` is given, passes a trace of all packets to it.
+    /// and every completion. `lines`, if given, is called with each line of a trace of all packets.
     pub fn run(&self, lines: Option<&mut Lines<'_>>) -> Result<Outcome, Failure> {
         let run = AssertUnwindSafe(|| match lines {
             Some(lines) => {

@@ -39,8 +39,8 @@ pub(super) struct Scenario<'t> {
     pub(super) random: Random,
 }
 
-/// Expected state of a simulated queue pair: the requesters that send on it or to it, its receives,
-/// and the events that it has raised.
+/// Expected state of a simulated queue pair: the requesters at both ends of the connection, the
+/// receives, and the events that the queue pair has raised.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ExpectedState {
     /// Index of the requester that posts to this queue pair.
@@ -68,8 +68,8 @@ pub(super) enum Token {
     Resume(usize),
 }
 
-/// Number of variants of [`Token`]. The code of a token is the index that the token contains, times
-/// this number, plus the number of the variant.
+/// Number of variants of [`Token`]. Used to encode a token as the number of a wakeup: the index in
+/// the token, times this constant, plus the number of the token's variant.
 const KINDS: u64 = 4;
 
 impl Token {

@@ -23,9 +23,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates and connects both queue pairs of the connection with the index `number`. If a node
-    /// needs a shared receive queue, creates this queue. `shared` maps a node to the pool that
-    /// posts the receives of this queue.
+    /// Creates and connects both queue pairs of the connection with the index `number`. Also
+    /// creates the shared receive queue of a node that needs one. `shared` contains, for each node
+    /// with a shared receive queue, the index of the pool that posts receives to this queue.
     pub(super) fn connect(&mut self, number: usize, shared: &mut HashMap<usize, usize>) {
         let connection = &self.schedule.connections[number];
         let services = match connection.kind {

@@ -125,7 +125,7 @@ impl SharedWords {
         Ok(())
     }
 
-    /// Records that the atomic operation `change` has failed. The operation may have been executed
+    /// Records that the atomic operation `change` has failed. The operation was perhaps executed
     /// before the failure, so [`check`](Self::check) accepts both cases.
     pub(crate) fn record_failed(&mut self, change: Change) {
         match change {
@@ -141,8 +141,9 @@ impl SharedWords {
         }
     }
 
-    /// Checks that the results of all operations, and the final values of the words, are possible
-    /// only if each operation was executed exactly once.
+    /// Checks that each completed operation was executed exactly once. The evidence is the results
+    /// of all operations and the final values of the words. A failed operation can have been
+    /// executed or not.
     pub(crate) fn check(&self, memory: &Memory) -> Result<(), String> {
         let values = memory.inspect(self.key, |bytes| {
             let mut values = [0; 2 * WORDS];
@@ -162,10 +163,10 @@ impl SharedWords {
 }
 
 impl Added {
-    /// Checks the results of the fetch-and-add operations on one word, which must lead from zero to
-    /// the final value `end`. Each operation must have found the sum of the operations before it.
-    /// Differences are allowed only up to the sum of the failed operations, which may have been
-    /// executed.
+    /// Checks that each completed fetch-and-add operation on one word was executed exactly once.
+    /// `end` is the final value of the word, which was zero at first. Each operation must have
+    /// found the sum of the operations before it. Gaps between these values are allowed only up to
+    /// the sum of the failed operations, because a failed operation can have been executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut done = self.done.clone();
         done.sort_unstable();
@@ -188,8 +189,8 @@ impl Added {
 
 impl Swapped {
     /// Checks that the compare-and-swap operations on one word form a chain from zero to the final
-    /// value `end`: each operation must have found the new value of the previous operation. A
-    /// failed operation may be part of the chain, because it may have been executed.
+    /// value `end`: each operation must have found the new value of the previous operation. The
+    /// chain can include failed operations, because a failed operation was perhaps executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut seen = vec![0];
         let mut done = 0;

@@ -18,8 +18,8 @@ pub(crate) struct TargetMemory {
     committed: Vec<u8>,
 }
 
-/// A write to simulated memory that may or may not have been executed, for example because its
-/// request has failed.
+/// A write to simulated memory for which the model does not know whether the write was executed,
+/// for example because the request has failed.
 pub(crate) struct PossibleWrite<'a> {
     pub(crate) offset: usize,
     pub(crate) bytes: &'a [u8],
@@ -76,14 +76,15 @@ impl TargetMemory {
     }
 
     /// Replaces the expected content by the actual content of the simulated memory `memory`. Called
-    /// after requests for which it is unknown whether they were executed.
+    /// when it is unknown which of the earlier requests were executed, after a reset of the queue
+    /// pairs.
     pub(crate) fn adopt_content(&mut self, memory: &Memory) {
         memory.inspect(self.key, |found| self.committed.copy_from_slice(found));
         self.current.clone_from(&self.committed);
     }
 
     /// Checks that the range `range` of `memory` contains the bytes that completed requests have
-    /// written. No request that was posted later may write to this range.
+    /// written. The caller must ensure that no other posted request writes to this range.
     pub(crate) fn check_written(&self, memory: &Memory, range: Range<usize>) -> Result<(), String> {
         let expected = &self.committed[range.clone()];
         memory.inspect(self.key, |found| {
@@ -94,9 +95,9 @@ impl TargetMemory {
         })
     }
 
-    /// Checks the whole content of the memory, which must be the result of the completed requests.
-    /// A byte may also have the value of a write in `maybe`, which may or may not have been
-    /// executed.
+    /// Checks that the whole memory contains the bytes that completed requests have written. A byte
+    /// can also have the value that a write in `maybe` would have written: it is unknown whether
+    /// these writes were executed.
     pub(crate) fn check(&self, memory: &Memory, maybe: &[PossibleWrite<'_>]) -> Result<(), String> {
         memory.inspect(self.key, |found| {
             if found == self.committed {

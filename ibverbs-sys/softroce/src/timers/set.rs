@@ -23,8 +23,8 @@ pub(crate) struct Timers {
 }
 
 /// State of one timer: the time at which the engine (background thread) will call the owner of the
-/// timer. The owner, for example a queue pair, stores this value. The time may be earlier than the
-/// deadline that the owner needs at present, but is never later.
+/// timer. The owner, for example a queue pair, stores this value. The time can be earlier than the
+/// owner's present deadline, but is never later.
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
@@ -83,10 +83,10 @@ impl Timers {
     /// earlier time, the timer stays set for this time. The owner is then called early, and must
     /// set the timer again. So a deadline that is extended with every packet costs one comparison.
     ///
-    /// The state that determines the deadline must be visible to other threads before the call, for
-    /// example through a lock that was released. Then there are two cases: this call finds that the
-    /// timer is no longer set, or the thread that has [cleared](Self::clear) the timer sees the
-    /// state.
+    /// The caller must first make the state that determines the deadline visible to other threads,
+    /// for example by releasing a lock. So a deadline is not missed if the timer expires during
+    /// this call: either this call sets the timer again, or the thread that has
+    /// [cleared](Self::clear) the timer sees the new state.
     pub(crate) fn schedule(&self, key: u32, alarm: &Alarm, deadline: Time) {
         let deadline_nanos = deadline.as_nanos().min(NEVER - 1);
         if alarm.0.load(Ordering::SeqCst) <= deadline_nanos {
@@ -151,9 +151,10 @@ impl Timers {
                 .compare_exchange(time.as_nanos(), NEVER, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Stores the time of the earliest timer in `set`, so that threads can read it without a lock.
-    /// Returns whether this time is earlier than the stored time before; the engine (background
-    /// thread) may then have to be woken. The caller must have locked the set.
+    /// Stores the time of the earliest timer in `set`, so that threads can read the time without a
+    /// lock. Returns `true` if the new time is earlier than the previously stored time. The caller
+    /// must then wake the engine (background thread) if the engine would sleep too long. The caller
+    /// must hold the lock of `set`.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first

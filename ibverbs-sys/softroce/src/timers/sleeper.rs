@@ -16,8 +16,8 @@ use crate::proto::Time;
 /// system calls.
 const MAX_TIMER_DELAY: u64 = 1_000_000;
 
-/// Interval at which the engine (background thread) checks its timers when no descriptor can wake
-/// it, because the program has closed descriptors of the device.
+/// Interval at which the engine (background thread) checks its timers after the program has closed
+/// descriptors of the device by mistake. No descriptor can then wake the engine.
 const FALLBACK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Sleep state of the engine (background thread of the device), and the eventfd with which other

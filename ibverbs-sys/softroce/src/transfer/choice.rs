@@ -28,8 +28,8 @@ pub(crate) enum Transfer {
     Packets,
 }
 
-/// Location of a peer queue pair, which determines the ways in which messages can be transferred to
-/// it.
+/// Location of a peer queue pair: in this process, in another process of this host, or elsewhere.
+/// The location determines the ways in which messages can be transferred to the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// The peer is in this process.
@@ -41,8 +41,8 @@ pub(crate) enum Peer {
     Elsewhere,
 }
 
-/// Properties of a request and of its connection, from which [`choose`] decides how the next bytes
-/// of the request go to the peer.
+/// Properties of a request and of its connection that [`choose`] needs to choose the [`Transfer`]:
+/// the way in which the next bytes of the request go to the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestProperties {
     pub(crate) kind: Kind,
@@ -72,8 +72,8 @@ pub(crate) struct RequestProperties {
     pub(crate) is_declined: bool,
 }
 
-/// Kind of a send request, as far as the kind affects how the bytes go to the peer (the
-/// [`Transfer`]).
+/// Kind of a send request, for the choice of its [`Transfer`]. Requests of one kind are transferred
+/// by the same rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A read, a write, or an atomic.
@@ -91,12 +91,13 @@ pub(crate) enum Kind {
 pub(crate) const MAX_SLOT_BYTES: usize = 32;
 
 /// Minimum length in bytes of a message that the receiving process copies from the sender's memory
-/// by a system call, after it has received the addresses of the bytes. For shorter messages, a copy
-/// through the shared ring takes less time.
+/// by a system call. The sender then sends the addresses of the bytes instead of the bytes. For
+/// shorter messages, a copy through the shared ring takes less time.
 pub(crate) const MIN_OFFER: u32 = 32 << 10;
 
-/// Minimum length in bytes of a message that the receiving process copies from the sender's memory,
-/// if the receiving process can map that memory. Such a copy needs no system call.
+/// Minimum length in bytes of a message that the receiving process copies from the sender's memory
+/// without a system call. Such a copy is possible if the receiving process can map that memory.
+/// This minimum is lower than [`MIN_OFFER`], because no time is lost in a system call.
 pub(crate) const MIN_OFFER_MAPPED: u32 = 512;
 
 /// Minimum length in bytes of a read or write that waits until the peer has acknowledged earlier
@@ -114,17 +115,16 @@ pub(crate) const MAX_CHUNKS_PART: u32 = 16 << 10;
 /// significant. With a larger maximum, the receiver's other queue pairs would wait too long.
 pub(crate) const MAX_COPIED_PART: u32 = 256 << 10;
 
-/// Maximum number of bytes that the receiving process copies in one step from memory of the sender
-/// that it has mapped. With a larger maximum, the receiver's other queue pairs would wait longer.
+/// Maximum number of bytes that the receiving process copies in one step from mapped memory of the
+/// sender. With a larger maximum, the receiver's other queue pairs would wait longer.
 pub(crate) const MAX_MAPPED_PART: u32 = 64 << 10;
 
 /// Returns whether the sender may offer another part of a message to the peer process, which then
-/// copies the part from the sender's memory. `unacknowledged` is the length of the data that the
-/// peer has not acknowledged, in packets. `largest` is the length of the longest part, in packets.
-///
-/// Two parts of maximum length keep both sides busy: the receiver copies one part while the
-/// acknowledgement of the other part is on its way. More parts would only delay the receiver's
-/// other queue pairs.
+/// copies the part from the sender's memory. At most two parts of maximum length are
+/// unacknowledged: the receiver copies one part while the acknowledgement of the other part is on
+/// its way. More parts would only delay the receiver's other queue pairs. `unacknowledged` is the
+/// length of the unacknowledged data, and `largest` is the length of the longest part, both in
+/// packets.
 #[inline]
 pub(crate) fn may_offer(unacknowledged: u32, largest: u32) -> bool {
     unacknowledged < 2 * largest
@@ -191,10 +191,10 @@ pub(crate) fn choose(request: &RequestProperties, peer: Peer) -> Transfer {
     }
 }
 
-/// Returns whether the transfer of a request depends on [`RequestProperties::is_mappable`]: whether
-/// the peer process can map the payload's memory. `kind` is the kind of the request, and `length`
-/// its length in bytes. The property can affect the chosen [`Transfer`], and the number of bytes
-/// that are copied in one step.
+/// Returns whether the transfer of a request depends on [`RequestProperties::is_mappable`], which
+/// is set if the peer process can map the memory of the payload. If the result is `false`, the
+/// caller need not find out the value of this property. `kind` is the kind of the request, and
+/// `length` is its length in bytes.
 #[inline]
 pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
     length >= MIN_OFFER_MAPPED && matches!(kind, Kind::Send | Kind::SendWithInvalidate)
@@ -223,9 +223,9 @@ fn report_gap(request: &RequestProperties, transfer: Transfer) -> Transfer {
 }
 
 impl Transfer {
-    /// Returns whether the bytes of this [`Transfer`] must not be sent as packets, even if the
-    /// bytes have to wait, for example because the shared ring is full. Returns `false` if packets
-    /// may be sent instead.
+    /// Returns whether the bytes of this [`Transfer`] must not be sent as packets instead. The
+    /// bytes must then wait if they cannot be transferred now, for example because the shared ring
+    /// is full.
     pub(crate) fn excludes_packets(self) -> bool {
         matches!(
             self,
@@ -235,9 +235,10 @@ impl Transfer {
 }
 
 impl RequestProperties {
-    /// Creates the input of [`choose`] for a new request of a reliable connection. All earlier
-    /// requests are acknowledged, and the memory of the request is registered. `is_mappable` states
-    /// whether the peer process can map this memory.
+    /// Creates the properties of a new request of a reliable connection, from which [`choose`]
+    /// decides how the bytes go to the peer. The result states that all earlier requests are
+    /// acknowledged and that the payload is in registered memory; otherwise the caller must change
+    /// these fields. `is_mappable` must be set if the peer process can map this memory.
     #[inline]
     pub(crate) fn posted(kind: Kind, length: u32, is_mappable: bool) -> Self {
         Self {
@@ -255,9 +256,9 @@ impl RequestProperties {
         }
     }
 
-    /// Creates the input of [`choose`], which decides how the next unsent bytes of a queued request
-    /// go to the peer. `upcoming` states which bytes are next, and describes the state of the
-    /// connection.
+    /// Creates the properties of a queued request, from which [`choose`] decides how the next
+    /// unsent bytes of the request go to the peer. `upcoming` states the position of these bytes,
+    /// and describes the state of the connection.
     pub(crate) fn of(request: &SendRequest, upcoming: &Upcoming) -> Self {
         Self {
             kind: Kind::of(request),
@@ -276,8 +277,9 @@ impl RequestProperties {
 }
 
 impl Kind {
-    /// Returns the kind of a send request for the choice of a [`Transfer`], for example
-    /// [`Kind::OneSided`] for a read, or [`Kind::Other`] for an XRC request.
+    /// Returns the kind of the send request `request`, for example [`Kind::OneSided`] for a read,
+    /// or [`Kind::Other`] for an XRC request. The kind is needed to choose the [`Transfer`] of the
+    /// request.
     pub(crate) fn of(request: &SendRequest) -> Self {
         if request.xrc_srq.is_some() {
             return Self::Other;

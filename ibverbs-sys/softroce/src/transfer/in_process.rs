@@ -75,9 +75,9 @@ pub(crate) fn transfer_part<H: Host>(
     }
 }
 
-/// Executes a part of a read or a write, or an atomic, in the peer's memory. Then updates the
-/// peer's queue pair as if the peer itself had executed the request. If the part could not be
-/// executed, leaves the queue pair unchanged; the caller must then send the part as packets.
+/// Executes a part of a read or a write, or an atomic, in the peer's memory. Afterwards the peer's
+/// queue pair has the same state as if the peer itself had executed the request. If the part could
+/// not be executed, leaves the queue pair unchanged; the caller must then send the part as packets.
 fn execute<H: Host>(
     part: &Part<'_>,
     peer: &mut QueuePair,
@@ -114,9 +114,9 @@ fn copy<H: Memory>(
     work.execute(part.offset..part.offset + part.length, &mut both)
 }
 
-/// Returns the access rights that the queue pair `peer` grants to remote requests. These are the
-/// rights with which the queue pair was configured. If `max_accepted`, the maximum number of reads
-/// and atomics, is 0, the rights do not include reads and atomics.
+/// Returns the access rights that the queue pair `peer` grants to remote requests: the rights with
+/// which the queue pair was configured. If the queue pair accepts no reads and atomics
+/// (`max_accepted` is 0), the result does not contain the rights to read and to execute atomics.
 fn rights(peer: &QueuePair) -> AccessFlags {
     let attributes = peer.attributes();
     let mut access = attributes.access;
@@ -126,8 +126,8 @@ fn rights(peer: &QueuePair) -> AccessFlags {
     access
 }
 
-/// Reader of the payload of a write with immediate data. Copies the bytes to the remote address of
-/// the write, and not to the memory of the receive request that the write consumes.
+/// [`Source`] of the payload of a write with immediate data. The bytes are copied to the remote
+/// address of the write, and not to the memory of the receive request that the write consumes.
 struct Write<'a, H> {
     part: &'a Part<'a>,
     access: AccessFlags,
@@ -142,7 +142,7 @@ impl<H: Memory> Source<H> for Write<'_, H> {
 }
 
 /// Passes a part of a send or of a write with immediate data to the queue pair `peer`, which copies
-/// the bytes and consumes a receive request. Returns how the sender must continue.
+/// the bytes and consumes a receive request. The result states how the sender must continue.
 fn take<H: Host>(
     part: &Part<'_>,
     kind: Kind,
@@ -199,9 +199,9 @@ fn take<H: Host>(
     }
 }
 
-/// Checks the access rights for a part of a message: the sender must be able to read its own bytes,
-/// and a read or write must be permitted in the peer's memory. `sender` gives access to the
-/// sender's memory, and `host` to the peer's. Returns `false` if an access is not permitted.
+/// Returns whether the access rights permit to transfer a part of a message. The sender must be
+/// able to read its own bytes. A read or write must also be permitted in the peer's memory.
+/// `sender` gives access to the sender's memory, and `host` to the peer's memory.
 fn is_permitted<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H) -> bool {
     let request = part.request;
     let (right, remote) = match request.operation {
@@ -222,8 +222,8 @@ fn is_permitted<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sende
     is_readable && access.contains(right) && is_allowed
 }
 
-/// Memory access for a read, write or atomic between two queue pairs of this process: the memory of
-/// the sender, and that of its peer.
+/// Access to the memory on both sides of a read, write or atomic between two queue pairs of this
+/// process: the memory of the sender, and the memory of its peer.
 struct Both<'a, H> {
     /// Access rights that the peer's queue pair grants to requests of the sender.
     access: AccessFlags,

@@ -40,8 +40,8 @@ use crate::proto::{Host, SendRequest, Upcoming};
 /// A [`Host`] that also chooses the [`Transfer`] of each request, for example packets or a copy
 /// from memory to memory. The host chooses because it knows the location of the peer.
 pub(crate) trait TransferHost: Host {
-    /// Returns how the next bytes of a request go to the peer, for example as packets or through
-    /// shared memory. `upcoming` is the position of these bytes. Implementations call [`choose`],
-    /// and may return [`Transfer::Packets`] instead of its result.
+    /// Returns the way in which the next bytes of a request go to the peer, for example as packets
+    /// or through shared memory. `upcoming` is the position of these bytes. Implementations call
+    /// [`choose`], and may return [`Transfer::Packets`] instead of the result of `choose`.
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer;
 }

@@ -8,7 +8,7 @@ use crate::proto::{
 };
 
 /// Maximum number of bytes that are copied in one step to or from the peer's memory. A process that
-/// withdraws a key of its memory waits until the running copy ends, so the limit keeps this wait
+/// withdraws a key of its memory waits until the running copy ends. The limit keeps this wait
 /// short.
 pub(crate) const MAX_COPY: u32 = 1 << 20;
 
@@ -54,7 +54,8 @@ pub(crate) enum OneSidedError {
 /// access rights.
 pub(crate) trait MemoryAccess {
     /// Copies the bytes `range` of the local payload `from` to the peer's memory, beginning at the
-    /// address `to`. Returns `None` if the copy fails; part of the bytes may then have been copied.
+    /// address `to`. Returns `None` if the copy fails; some bytes can have been copied
+    /// nevertheless.
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()>;
 
     /// Copies bytes of the peer's memory to the bytes `range` of the local message `to`. `from` is
@@ -111,8 +112,9 @@ impl<'a> OneSided<'a> {
         }
     }
 
-    /// Returns the RDMA write that is part of `message` if `message` is a write with immediate
-    /// data, or `None` if `message` is a send. `data` is the payload to write.
+    /// Returns the RDMA write of `message`, a write with immediate data. The result does not
+    /// contain the immediate data. Returns `None` if `message` is a send. `data` is the payload to
+    /// write.
     pub(crate) fn posted(message: &UnqueuedMessage, data: Data<'a>) -> Option<Self> {
         Some(Self {
             id: message.id,

@@ -19,9 +19,9 @@ use crate::proto::{
     TransmitUrgency, UnqueuedMessage, Upcoming,
 };
 
-/// A short message without packet headers, from a queue pair of a reliable or unreliable connection
-/// to its peer in another process of the host. The ring message is the content of a slot (one cache
-/// line of the shared ring), and contains an acknowledgement, a message, or both.
+/// A short message without packet headers that fits into a slot (one cache line of the shared
+/// ring). Queue pairs of reliable and unreliable connections send ring messages to peers in other
+/// processes of the host. A ring message contains an acknowledgement, a message, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingMessage<'a> {
     /// Number of the destination queue pair.
@@ -86,16 +86,16 @@ pub(crate) struct PartFlags {
 }
 
 impl PayloadForm {
-    /// Returns whether the bytes of the message or part are in chunks (data blocks) of the shared
-    /// ring.
+    /// Returns whether the bytes of the message, or of the part of a message, are in chunks (data
+    /// blocks) of the shared ring.
     pub(crate) fn has_chunks(self) -> bool {
         matches!(self, Self::Chunks(_) | Self::Write)
     }
 }
 
 impl PartFlags {
-    /// Flags of a message that is sent as a single part, which is both first and last. The message
-    /// is not a send with invalidate, so its part contains no memory key to invalidate.
+    /// Flags of a part that is a whole message, and so both the first and the last part. The
+    /// message does not invalidate a memory key.
     const WHOLE: Self = Self {
         starts: true,
         ends: true,
@@ -146,9 +146,9 @@ pub(crate) const SEGMENTS: usize = MAX_SLOT_BYTES / SEGMENT;
 /// the shared ring.
 const SEGMENT: usize = 16;
 
-/// Access to the memory of a peer in another process, and to the payload of messages in the shared
-/// ring. By default, the methods fail, as for a peer whose memory is not accessible. `H` is the
-/// [`Host`] of the local queue pair.
+/// Access to the memory of a peer in another process, and to chunks (data blocks) of the shared
+/// ring. `H` is the [`Host`] of the local queue pair. By default, the methods fail, as for a peer
+/// whose memory is not accessible.
 pub(crate) trait PeerMemory<H> {
     /// Writes the bytes of a write request from memory of this process directly to memory of the
     /// peer. `_host` is the [`Host`] of this process. Returns `None` if the peer's memory cannot be
@@ -163,8 +163,9 @@ pub(crate) trait PeerMemory<H> {
     /// `_host` is the [`Host`] of this process. The default implementation always fails.
     ///
     /// # Errors
-    /// [`CopyError::Local`] if `_to` cannot be written, and [`CopyError::Peer`] if the peer's
-    /// memory cannot be read. In the second case, the peer must send the bytes.
+    /// * [`CopyError::Local`] if `_to` cannot be written.
+    /// * [`CopyError::Peer`] if the peer's memory cannot be read. The peer must then send the
+    ///   bytes.
     fn fetch(
         &mut self,
         _from: &[Segment],
@@ -180,8 +181,8 @@ pub(crate) trait PeerMemory<H> {
     /// fails.
     ///
     /// # Errors
-    /// [`CopyError::Local`] if `_to` cannot be written, and [`CopyError::Peer`] if the chunks
-    /// cannot be read.
+    /// * [`CopyError::Local`] if `_to` cannot be written.
+    /// * [`CopyError::Peer`] if the chunks cannot be read.
     fn take(&mut self, _length: u32, _to: Sink<'_>, _host: &H) -> Result<(), CopyError> {
         Err(CopyError::Peer)
     }
@@ -191,9 +192,10 @@ pub(crate) trait PeerMemory<H> {
 impl<H> PeerMemory<H> for () {}
 
 impl RingMessage<'_> {
-    /// Returns the length in bytes that this ring message would have as a packet, for the traffic
-    /// counters. The packet would contain a base transport header (12 bytes), and then either an
-    /// acknowledgement or the message with its immediate data, padded to a multiple of four bytes.
+    /// Returns the length in bytes of the packet that this ring message replaces, for the traffic
+    /// counters. The packet would contain a base transport header (12 bytes). After the header, the
+    /// packet would contain an acknowledgement, or the message with its immediate data, padded to a
+    /// multiple of four bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         12 + self.message.as_ref().map_or(4, |message| {
@@ -211,7 +213,7 @@ impl RingMessage<'_> {
 
 impl MessagePart<'_> {
     /// Returns whether the receiver must acknowledge this message without a delay, because the
-    /// sender may be waiting. This is possible in two cases:
+    /// sender possibly waits for the acknowledgement. The sender waits in two cases:
     /// * The receiver copies the bytes of a long message from the sender's memory. The sender waits
     ///   before it describes further parts.
     /// * The sender has written the bytes to the receiver's memory. The sender waits before it
@@ -256,13 +258,12 @@ impl MessagePart<'_> {
 }
 
 /// Sends the next message, or part of a message, of the queue pair through the ring that is shared
-/// with the peer process. The pending acknowledgement is sent with the message, or alone if no
-/// message can be sent.
+/// with the peer process. Also sends the pending acknowledgement, even if no message can be sent.
+/// The result states whether something was sent, and if not, the reason.
 ///
-/// Calls `send` to put the [`RingMessage`], which fits into one cache line, into the ring. Bytes
-/// that do not fit are passed as a [`ChunkedRange`], to be copied to data blocks of the ring. `now`
-/// returns the present time, or a time that is at most some milliseconds later. The result states
-/// if a message or acknowledgement was sent, and if not, the reason.
+/// Calls `send` to put the [`RingMessage`], which fits into one cache line, into the ring. `send`
+/// must copy the bytes of the [`ChunkedRange`], if any, to data blocks of the ring. `now` returns
+/// the present time, or a time that is at most some milliseconds later.
 pub(crate) fn poll<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -288,9 +289,10 @@ pub(crate) fn poll<H: TransferHost>(
     }
 }
 
-/// Returns a ring message with the pending acknowledgement of the queue pair. Returns `None` if the
-/// queue pair has no pending acknowledgement, or has something else to send. After the ring message
-/// is in the shared ring, the caller must call [`QueuePair::acknowledgement_sent`].
+/// Returns a ring message that contains only the pending acknowledgement of the queue pair. Returns
+/// `None` if no acknowledgement is pending, or if the queue pair has something else to send. After
+/// putting the ring message into the shared ring, the caller must call
+/// [`QueuePair::acknowledgement_sent`].
 #[inline]
 pub(crate) fn lone_acknowledgement(queue_pair: &QueuePair) -> Option<RingMessage<'static>> {
     let is_only = queue_pair.transmit_urgency() == TransmitUrgency::Acknowledgement;
@@ -315,8 +317,9 @@ fn acknowledge<H>(
     Polled::Sent
 }
 
-/// Content of the ring message for a message that the posting thread sends immediately, without
-/// first adding it to the send queue. The content is in a slot (one cache line) of the shared ring.
+/// Content of the slot (one cache line of the shared ring) for a message that the posting thread
+/// sends immediately, without first adding the message to the send queue. The content is the bytes
+/// of the message, the addresses of the bytes, or their length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SlotContent<'a> {
     /// All bytes of a send, at most [`MAX_SLOT_BYTES`].
@@ -334,13 +337,13 @@ pub(crate) enum SlotContent<'a> {
 }
 
 /// Creates the [`RingMessage`] for a message that the posting thread sends immediately, without
-/// first adding it to the send queue. `data` is the whole message. `content` is the part of the
-/// message that the ring message contains: the bytes, their length or their addresses. `room` is a
-/// buffer for the payload.
+/// waiting in the send queue. `data` is the whole message. `content` is the part of the message
+/// that the ring message contains: the bytes, their length or their addresses. `room` is a buffer
+/// for the payload.
 ///
-/// The caller must put the ring message into the ring, and then call [`sent`], which adds the
-/// message to the send queue. [`may_post_sent`](QueuePair::may_post_sent) must have returned
-/// `true`. For [`SlotContent::Segments`], `data` must have at most [`SEGMENTS`] segments.
+/// The caller must then put the ring message into the ring and call [`sent`]. Requires that
+/// [`may_post_sent`](QueuePair::may_post_sent) has returned `true`, and that `data` has at most
+/// [`SEGMENTS`] segments for [`SlotContent::Segments`].
 #[inline(always)]
 pub(crate) fn posted<'a>(
     queue_pair: &QueuePair,
@@ -396,10 +399,10 @@ fn to_peer<'a>(queue_pair: &QueuePair, message: Option<MessagePart<'a>>) -> Ring
     }
 }
 
-/// Adds a message that the caller has put into the shared ring to the send queue. [`posted`]
-/// created the ring message; `message`, `data` and `content` must be the same as in that call. The
-/// message completes when the peer acknowledges it. The caller must then [set](QueuePair::arm) the
-/// timeout of the acknowledgement.
+/// Adds a message to the send queue after the caller has put the message into the shared ring. The
+/// message then waits for its acknowledgement. `message`, `data` and `content` must be the same as
+/// in the call of [`posted`] that created the ring message. Afterwards the caller must
+/// [set](QueuePair::arm) the timeout of the acknowledgement.
 #[inline(always)]
 pub(crate) fn sent(
     queue_pair: &mut QueuePair,
@@ -416,10 +419,10 @@ pub(crate) fn sent(
     queue_pair.post_sent(message, data, length, offered);
 }
 
-/// Receives a message or an acknowledgement from the shared ring. The caller must have checked that
-/// the ring message came from the peer's address. `now` returns the present time, or a time that is
-/// at most some milliseconds later; only the timeout of the next response depends on it. Returns
-/// the amount of received data. The amount is zero if the message is not the next expected message.
+/// Receives a message or an acknowledgement from the shared ring. The caller must ensure that the
+/// ring message came from the peer's address. Returns the amount of received data, which is zero if
+/// the message is not the next expected message. `now` returns the present time, or a time that is
+/// at most some milliseconds later; only the timeout of the next response depends on it.
 #[inline]
 pub(crate) fn receive<H: Host>(
     queue_pair: &mut QueuePair,
@@ -593,10 +596,10 @@ fn poll_message<H: TransferHost>(
     Polled::Sent
 }
 
-/// Sends the pending acknowledgement of received messages, and then fails the next request with the
-/// status `status`. `upcoming` is the position of this request. The connection fails, too. If the
-/// shared ring has no room for the acknowledgement, returns [`Polled::Full`] and does not fail the
-/// request.
+/// Fails the next request with the status `status`, and thereby the connection. First sends the
+/// pending acknowledgement of received messages. If the shared ring has no room for the
+/// acknowledgement, returns [`Polled::Full`] and does not fail the request. `upcoming` is the
+/// position of the request.
 fn fail<H: TransferHost>(
     queue_pair: &mut QueuePair,
     upcoming: &Upcoming,
@@ -612,8 +615,8 @@ fn fail<H: TransferHost>(
     polled
 }
 
-/// Result of preparing a part of a message for the shared ring: the part, or the reason for which
-/// the part cannot be sent through the ring now.
+/// Result of preparing a part of a message for the shared ring: the part, or the reason why the
+/// part cannot be sent through the ring now.
 enum PreparedPart<'a> {
     Ready(ReadyPart<'a>),
     /// The part must wait, because too many sequence numbers are unacknowledged.
@@ -668,9 +671,9 @@ fn put_bytes(
     })
 }
 
-/// Prepares the next part of a send whose bytes the peer process will copy from the memory of this
+/// Prepares the next part of a send whose bytes the peer process copies from the memory of this
 /// process. Writes the addresses, lengths and keys of the part's memory segments to `room`, the
-/// payload of the ring message. Returns [`PreparedPart::Wait`] if too many parts are
+/// buffer for the payload of the ring message. Returns [`PreparedPart::Wait`] if too many parts are
 /// unacknowledged.
 fn describe(
     queue_pair: &QueuePair,
@@ -727,9 +730,9 @@ fn describe(
 }
 
 /// Prepares the next part of a send, or a whole write with immediate data, whose bytes will be
-/// copied to data blocks of the shared ring. `room` is the buffer for the payload of the ring
-/// message. This payload contains only the length of the bytes; for a write, it also contains the
-/// address and the key of the target memory.
+/// copied to data blocks of the shared ring. Writes the length of the bytes to `room`, the buffer
+/// for the payload of the ring message. For a write, also writes the address and the key of the
+/// target memory to `room`.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
@@ -757,9 +760,9 @@ fn portion<'a>(
     })
 }
 
-/// Returns the flags of a part of a send or a write. `starts` is set if the part is the first of
-/// the message, and `ends` if it is the last. For the last part, also returns the immediate data,
-/// or the key that the message invalidates.
+/// Returns the flags of a part of a send or a write. `starts` must be set if the part is the first
+/// of the message, and `ends` if it is the last. For the last part, also returns the immediate
+/// data, or the key that the message invalidates.
 fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartFlags, Option<[u8; 4]>) {
     let invalidated = match request.operation {
         SendOperation::Send { invalidate, .. } => invalidate,
@@ -775,8 +778,8 @@ fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartFlags, Optio
 }
 
 /// Writes the bytes of a write with immediate data to memory of the peer, and prepares the ring
-/// message that reports the write. Writes the length of the bytes to `room`, the payload of the
-/// ring message.
+/// message that reports the write. Writes the length of the bytes to `room`, the buffer for the
+/// payload of the ring message.
 fn write<H: Host>(
     request: &SendRequest,
     upcoming: &Upcoming,

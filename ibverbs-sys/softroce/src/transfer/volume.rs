@@ -18,8 +18,8 @@ pub(crate) struct Volume {
 
 impl Volume {
     /// Adds a part of a message to these counters. The part has `length` bytes, which this process
-    /// has copied in `copies` operations. If the length is zero, the operations are not counted. If
-    /// `ends` is set, the part is the last of the message, and the message is counted.
+    /// has copied in `copies` operations. If the length is zero, the operations are not counted.
+    /// `ends` must be set for the last part of the message; the message itself is then counted.
     #[inline]
     pub(crate) fn add_part(&mut self, length: u32, ends: bool, copies: u64) {
         self.messages += u64::from(ends);
@@ -36,9 +36,9 @@ impl Volume {
         self.add_part(length, true, length.div_ceil(MAX_COPY).into());
     }
 
-    /// Adds a packet with `length` bytes of a message to these counters. A message is counted with
-    /// its last request packet, so a response packet adds only bytes. Packets with manufacturer
-    /// opcodes are not counted, because they contain no message bytes.
+    /// Adds a packet with `length` bytes of a message to these counters. A response packet adds
+    /// only bytes, because each message is counted with its last request packet. Packets with
+    /// manufacturer opcodes are not counted, because they contain no message bytes.
     #[inline]
     pub(crate) fn add_packet(&mut self, opcode: Opcode, length: usize) {
         if opcode.transport != Transport::Manufacturer {
@@ -60,7 +60,7 @@ pub(crate) struct Sent {
 
 impl Sent {
     /// Counts a message, or part of a message, that was sent through the shared ring. The
-    /// [form](PayloadForm) of its payload selects the counter.
+    /// [form](PayloadForm) of the payload determines which counter is increased.
     pub(crate) fn add(&mut self, message: &MessagePart<'_>) {
         let length = message.length();
         match message.form {

@@ -143,7 +143,8 @@ pub struct Header {
     pub invalidate: Option<u32>,
 }
 
-/// A packet without its last bytes, the pad and the checksum (ICRC).
+/// Decoded packet: the transport headers and the payload, without the pad and the checksum (ICRC)
+/// that follow the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// Transport headers.

@@ -12,18 +12,20 @@
 
 use crc32fast::Hasher;
 
-/// CRC of eight `0xff` bytes, with which the calculation of every ICRC begins. In an InfiniBand
-/// packet, the local route header is in this place; a RoCE packet has no such header.
+/// Initial CRC value for the calculation of every ICRC (invariant CRC): the CRC of eight `0xff`
+/// bytes. In an InfiniBand packet, these bytes stand for the local route header. A RoCE packet has
+/// no such header.
 const SEED: u32 = 0x2144_df1c;
 
-/// Length in bytes of the base transport header (BTH). The BTH is copied to mask the bits that the
-/// ICRC (invariant CRC) does not cover. Only the BTH is copied: the remaining bytes are then often
-/// a multiple of 16 bytes, for which the CRC is fastest.
+/// Length in bytes of the base transport header (BTH). The ICRC (invariant CRC) is computed from a
+/// copy of the BTH, in which the bits that the ICRC does not cover are set to 1. Only the BTH is
+/// copied: the length of the remaining bytes is then often a multiple of 16, for which the CRC is
+/// fastest.
 const MASKED_BYTES: usize = 12;
 
-/// Intermediate ICRC over the headers before the BTH. [`finish`](Self::finish) computes the ICRC of
-/// a packet from this value. The value is the same for all packets with the same path and length,
-/// so a caller can use it for all of these packets.
+/// Intermediate value of the ICRC (invariant CRC), computed from the IP and UDP headers of a
+/// packet. [`finish`](Self::finish) adds the rest of the packet. All packets with the same path and
+/// length have the same intermediate value, so a caller can use one value for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialIcrc(u32);
 
@@ -96,8 +98,8 @@ pub fn ipv6(header: &[u8; 40], udp: &[u8; 8], transport: &[u8]) -> u32 {
     PartialIcrc::ipv6(header, udp).finish(transport)
 }
 
-/// Splits a datagram into the packet from BTH to pad and its ICRC. Returns `None` if the datagram
-/// is too short.
+/// Splits a datagram into the packet, from the BTH to the pad, and the packet's ICRC (invariant
+/// CRC) in the last four bytes. Returns `None` if the datagram is shorter than an ICRC.
 pub fn split(datagram: &[u8]) -> Option<(&[u8], u32)> {
     let (transport, icrc) = datagram.split_last_chunk()?;
     Some((transport, u32::from_le_bytes(*icrc)))
@@ -123,9 +125,10 @@ pub fn is_identification(difference: u32, transport: usize) -> bool {
     unshift(difference, bytes_after_identification(transport)) & 0xffff == 0
 }
 
-/// Returns the change of a packet's ICRC if the identification (field of the IPv4 header) changes
-/// from 0 to `identification`: the exclusive or of the two ICRCs. `transport` is the number of
-/// bytes between the UDP header and the ICRC.
+/// Returns the difference (exclusive or) between the ICRCs (invariant CRCs) of two IPv4 packets.
+/// The packets differ only in the identification field of the IP header: the field is 0 in one
+/// packet, and `identification` in the other. `transport` is the number of bytes between the UDP
+/// header and the ICRC.
 pub fn of_identification(identification: u16, transport: usize) -> u32 {
     // A CRC is linear: the two bytes are shifted by everything that follows them.
     let [high, low] = identification.to_be_bytes();
@@ -219,8 +222,9 @@ const SHIFTS: [u32; 32] = {
     powers
 };
 
-/// Returns `value`, a difference of two CRC-32 values, after `bytes` zero bytes were appended to
-/// both messages. Multiplies `value` by x^(8 * bytes), modulo the CRC polynomial.
+/// Returns the difference (exclusive or) of the CRC-32 values of two messages after `bytes` zero
+/// bytes are appended to both messages. `value` is the difference before. The result is `value`
+/// times x^(8 * bytes), modulo the CRC polynomial.
 fn shift(value: u32, bytes: usize) -> u32 {
     by_powers(&SHIFTS, value, bytes)
 }

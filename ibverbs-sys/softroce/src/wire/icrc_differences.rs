@@ -7,10 +7,10 @@
 
 use super::icrc;
 
-/// Cache that accelerates checks of ICRCs (invariant CRCs) over IPv4. Contains up to two packet
-/// lengths. For each length and each bit of the identification field in the IP header, stores the
-/// change of the ICRC that this bit causes. A length is added when two uncached packets in a row
-/// have this length.
+/// Cache that accelerates checks of ICRCs (invariant CRCs) over IPv4. Has an entry for each of up
+/// to two packet lengths. An entry contains the change of the ICRC for each bit of the
+/// identification field in the IP header. An entry is added when two packets in a row have the same
+/// uncached length.
 #[derive(Clone, Debug, Default)]
 pub struct IcrcDifferences {
     known: [Option<LengthDifferences>; 2],
@@ -36,9 +36,10 @@ struct LengthDifferences {
 }
 
 impl IcrcDifferences {
-    /// Returns the change of a packet's ICRC if the identification (field of the IPv4 header)
-    /// changes from 0 to `identification`: the exclusive or of the two ICRCs. `transport` is the
-    /// number of bytes between the UDP header and the ICRC.
+    /// Returns the difference (exclusive or) between the ICRCs (invariant CRCs) of two IPv4
+    /// packets. The packets differ only in the identification field of the IP header: the field is
+    /// 0 in one packet, and `identification` in the other. `transport` is the number of bytes
+    /// between the UDP header and the ICRC.
     pub fn difference(&mut self, identification: u16, transport: usize) -> u32 {
         match self.of(transport) {
             Some(differences) => differences.of(identification),
@@ -47,8 +48,8 @@ impl IcrcDifferences {
     }
 
     /// Returns whether a received and a calculated ICRC (invariant CRC) agree, or differ only
-    /// because of the identification field in the IPv4 header. A receiver does not know this field.
-    /// `difference` is the exclusive or of the two ICRCs, and `transport` the number of bytes
+    /// because of the identification field in the IPv4 header, whose value a receiver does not
+    /// know. `difference` is the exclusive or of the two ICRCs. `transport` is the number of bytes
     /// between the UDP header and the ICRC.
     pub fn is_explained(&mut self, difference: u32, transport: usize) -> bool {
         match self.of(transport) {

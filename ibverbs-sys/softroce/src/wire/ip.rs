@@ -101,10 +101,10 @@ impl Route {
 }
 
 impl Headers {
-    /// Parses the headers before a BTH. Returns the headers and the bytes from BTH to ICRC. Returns
-    /// `None` unless the bytes are one complete UDP packet. The IP version and protocol, the
-    /// lengths, and the IPv4 checksum must be right. Options, extension headers and fragments are
-    /// rejected. The UDP checksum is ignored, because the ICRC covers more.
+    /// Parses the IP header and the UDP header of a packet. Returns both headers, and the bytes
+    /// after them, from BTH to ICRC. Returns `None` if `bytes` is not exactly one UDP packet, or if
+    /// the IPv4 checksum is wrong. Also returns `None` for a fragment, and for IP options or
+    /// extension headers. The UDP checksum is ignored, because the ICRC covers more.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         match bytes.first()? >> 4 {
             4 => {
@@ -217,8 +217,9 @@ impl Headers {
         }
     }
 
-    /// Returns the GRH, which is stored in the first 40 bytes of a datagram's receive: the IPv6
-    /// header, or 20 unspecified bytes and the IPv4 header (IBTA annex A17.4.5.1).
+    /// Returns the global route header (GRH, 40 bytes), which a receiver stores before the payload
+    /// of a datagram. For IPv6, the GRH is the IPv6 header. For IPv4, the GRH is 20 bytes without
+    /// meaning and the IPv4 header (IBTA annex A17.4.5.1).
     pub fn global_route(&self) -> [u8; 40] {
         match self {
             Self::V4 { ip, .. } => {

@@ -70,8 +70,8 @@ impl<'a> Run<'a> {
         &self.first
     }
 
-    /// Returns the number of packets in this run: received packets of one message that are handled
-    /// together. At least one.
+    /// Returns the number of packets in this run, at least 1. A run consists of received packets of
+    /// one message that are handled together.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -121,12 +121,12 @@ impl<'a> Run<'a> {
 /// Mask of the 24 bits of a packet sequence number, for arithmetic with wraparound.
 const SEQUENCE_MASK: u32 = 0xff_ffff;
 
-/// Offset in a packet of the byte before the sequence number, which contains the acknowledgement
-/// request bit.
+/// Offset of the byte with the acknowledgement request bit, in bytes from the beginning of a
+/// packet. The sequence number follows this byte.
 const FLAGS_OFFSET: usize = 8;
 
-/// Bit by which a packet requests an acknowledgement. The bit is in the byte before the sequence
-/// number of the base transport header (BTH).
+/// Mask of the acknowledgement request bit, by which a packet requests an acknowledgement. The bit
+/// is in the byte before the sequence number of the base transport header (BTH).
 const ACKNOWLEDGE: u8 = 0x80;
 
 /// Sets the acknowledgement request bit in the BTH of the encoded packet `packet`.

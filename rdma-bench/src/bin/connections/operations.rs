@@ -153,8 +153,8 @@ impl MeasuredConnection {
         })
     }
 
-    /// Performs [`BATCH`] RDMA writes to the peer's memory, one after the other. Returns the time
-    /// that all of them took together.
+    /// Performs [`BATCH`] RDMA writes to the peer's memory, one after the other. Returns the total
+    /// time of these writes.
     async fn batch(&self) -> anyhow::Result<Duration> {
         let mut remote = RemoteMr::from_token(self.granted.token());
         let begun = Instant::now();

@@ -29,8 +29,8 @@ impl Samples {
         }
     }
 
-    /// Adds a sample: `operations` operations together took `taken`. Returns whether the duration
-    /// of the measurement is over.
+    /// Adds a sample: the average time of `operations` operations, which together took `taken`.
+    /// Returns `true` when the duration of the measurement is over.
     pub(crate) fn add(&mut self, taken: Duration, operations: usize) -> bool {
         self.samples
             .push(taken.as_nanos() as f64 / operations as f64);

@@ -25,12 +25,13 @@ const GRANTED_SIZE: usize = 4096;
 /// Number of operations that one sample measures together, so that the time to read the clock does
 /// not matter.
 const BATCH: usize = 500;
-/// Time for which rdma-async lends memory to the peer: so long that it never passes during the
-/// measurement.
+/// Time for which rdma-async lends memory to the peer. The time is so long that it never expires
+/// during the measurement.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Measures the rate of plain reads of [`VALUE_SIZE`] bytes of a peer's memory: the reader does not
-/// check that it has got a consistent value.
+/// Measures the number of reads of [`VALUE_SIZE`] bytes of a peer's memory per second. The reads
+/// are plain RDMA reads: the reader does not check that the bytes are a consistent value. Measures
+/// for about `time`, and returns the result as JSON.
 pub(crate) fn raw_reads(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
@@ -51,8 +52,9 @@ pub(crate) fn raw_reads(time: Duration) -> anyhow::Result<Value> {
     })
 }
 
-/// Measures the rate of reads of a published value of [`VALUE_SIZE`] bytes, which another thread
-/// updates without pause if `updated` is set.
+/// Measures the number of reads of a published value of [`VALUE_SIZE`] bytes per second. If
+/// `updated` is set, another thread updates the value without pause. Measures for about `time`, and
+/// returns the result as JSON.
 pub(crate) fn published_reads(updated: bool, time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];

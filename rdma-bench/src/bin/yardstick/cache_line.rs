@@ -7,8 +7,8 @@ use super::other::{spin, word};
 use super::system::Shared;
 use super::{Measured, Other, Role};
 
-/// Number of round trips in a sample: few, so that other programs disturb only a minority of the
-/// samples.
+/// Number of round trips that one sample measures together. The number is small, so that other
+/// programs disturb only a minority of the samples.
 const TRIPS_PER_SAMPLE: u64 = 200;
 
 /// Measures the round trip of a cache line between this process and a second process for about

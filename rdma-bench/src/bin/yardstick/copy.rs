@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use super::Measured;
 use super::system::Shared;
 
-/// Copies the same `size` bytes to the same address again and again for about `time`, as the writes
-/// of a bandwidth test do. Returns the time of a copy if `latency` is set, else the number of
-/// copies per second.
+/// Measures copies of `size` bytes for about `time`. All copies have the same source and the same
+/// target, as the writes of a bandwidth test have. Returns the time of a copy if `latency` is set,
+/// else the number of copies per second.
 pub(crate) fn measure(size: usize, latency: bool, time: Duration) -> anyhow::Result<Measured> {
     let target = Shared::with_bytes(size)?;
     let source = vec![0x5a_u8; size];

@@ -14,12 +14,12 @@ use super::Measured;
 use super::udp::round_trips;
 
 /// Number of empty polls (polls that return no datagram) between two checks whether the client has
-/// ended, so that the checks hardly delay the polls.
+/// ended. The number is large, so that the checks hardly delay the polls.
 const POLLS_PER_CHECK: u32 = 1024;
 
-/// Runs the server of the measurement on the UDP port `port`: sends each datagram of the client, of
-/// up to `size` bytes, back to it. Returns when the client closes its TCP connection, for which the
-/// server first waits on the TCP port `port`.
+/// Runs the server of the measurement. First waits for the client's TCP connection on the TCP port
+/// `port`. Then receives datagrams of up to `size` bytes on the UDP port `port`, and sends each
+/// datagram back. Returns when the client closes its TCP connection.
 pub(crate) fn serve(port: u16, size: usize) -> anyhow::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).context("binding the socket")?;
     socket.set_nonblocking(true)?;

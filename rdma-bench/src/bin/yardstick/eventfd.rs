@@ -56,10 +56,10 @@ pub(crate) fn measure_tasks(time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// Runs the second process of [`measure`]: sleeps until the first process wakes it, wakes the first
-/// process, and repeats this. The standard input of the second process is the eventfd at which it
-/// sleeps; its standard output is the eventfd that wakes the first process. A word of the memory
-/// `shared` tells the first process that this process is ready.
+/// Runs the second process of [`measure`]: repeatedly waits for a wakeup by the first process, and
+/// answers with a wakeup. The standard input of the second process is the eventfd at which it
+/// sleeps. The standard output is the eventfd that wakes the first process. Sets a word of the
+/// memory `shared` when this process is ready.
 pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     let (there, back) = (io::stdin(), io::stdout());
     shared.store(word::READY, 1);

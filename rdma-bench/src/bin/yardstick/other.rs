@@ -13,19 +13,19 @@ use crate::system::Shared;
 /// Maximum time that a process of a measurement waits until the other process is ready, or polls
 /// for a change by the other process. After this time, the measurement fails.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Number of polls of a condition between two reads of the clock: reading the clock takes long
+/// Number of polls of a condition between two readings of the clock. Reading the clock takes long
 /// compared with a poll.
 const POLLS: u32 = 1 << 14;
 
 /// Indices of the words of the shared memory. Each word has its own cache lines.
 pub(crate) mod word {
-    /// Index of the shared word that the second process, started by the measuring process, sets
-    /// when it is ready. The value is the second process's UDP port, the address of its memory, or
-    /// 1 if the measurement needs neither. Before, the value is 0.
+    /// Index of the shared word by which the second process reports that it is ready. Until then,
+    /// the value is 0. Afterwards, the value is the second process's UDP port, the address of its
+    /// memory, or 1 if the measurement needs neither number.
     pub(crate) const READY: usize = 0;
     /// Index of the shared word by which the measuring process passes a number to the second
-    /// process. In a measurement of datagrams, the number is its UDP port. In a measurement of a
-    /// ring buffer, the same word is used for the number of writes so far.
+    /// process. In a measurement of datagrams, the number is the UDP port of the measuring process.
+    /// In a measurement of a ring buffer, the number is the number of writes so far.
     pub(crate) const PORT: usize = 1;
     /// Index, in the shared memory, of the word that changes during the measurement. To measure the
     /// round trip of a cache line, both processes increment the word in turn. In other

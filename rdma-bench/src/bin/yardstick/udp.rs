@@ -14,8 +14,8 @@ use super::other::{spin, word};
 use super::system::{self, Shared, UdpOption};
 use super::{Measured, Other, Role};
 
-/// Size of the receive buffer in bytes that the socket requests. The kernel may grant less. A
-/// larger buffer allows more datagrams in flight.
+/// Size, in bytes, of the receive buffer that the program requests for a UDP socket. The kernel may
+/// grant less. A larger buffer allows more datagrams in flight.
 const BUFFER: usize = 8 << 20;
 /// Maximum payload in bytes of a datagram, and of all segments that one system call sends together:
 /// 65,535 bytes less the IPv4 and UDP headers.
@@ -116,10 +116,10 @@ fn received(shared: &Shared, size: usize) -> u64 {
     shared.load(word::LINE) / size as u64
 }
 
-/// Returns the maximum number of datagrams of `size` bytes in flight for a receive buffer of `room`
-/// bytes, so that a quarter of the buffer stays free. Counts the memory that the kernel uses for a
-/// datagram. This memory is larger than the payload, and depends on the number of datagrams in one
-/// system call (`by`).
+/// Returns the maximum number of datagrams of `size` bytes in flight, such that a quarter of the
+/// receive buffer stays free. `room` is the size of this buffer in bytes. Counts the memory that
+/// the kernel uses for a datagram. This memory is larger than the payload, and depends on the
+/// number of datagrams in one system call (`by`).
 fn window(by: KernelPath, size: usize, room: usize) -> usize {
     let room = room / 4 * 3;
     match by {

@@ -19,8 +19,9 @@ const fn within(args: &'static [&'static str]) -> Term {
     Term::of(Source::Connections(args))
 }
 
-/// Defines a row that compares rdma-async with rdma-core, both with 64 outstanding requests. The
-/// optional last parameter replaces `BUSY_DEPTH_64`, the arguments of `rdma-bench` for rdma-async.
+/// Defines a comparison (a row of the judge's table) of rdma-async with rdma-core, both with 64
+/// outstanding requests. The optional last parameter replaces `BUSY_DEPTH_64`, the arguments of
+/// `rdma-bench` for rdma-async.
 macro_rules! async_beside_core {
     ($id:literal, $what:literal, $unit:expr, $verb:expr, $size:expr, $least:expr) => {
         async_beside_core!($id, $what, $unit, $verb, $size, $least, BUSY_DEPTH_64)
@@ -37,22 +38,22 @@ macro_rules! async_beside_core {
     };
 }
 
-/// Returns the description of a measurement: the rate of 8-byte writes over rdma-async while
-/// softroce delays every packet by 20 us. `args` are further arguments of `rdma-bench`, which
-/// measures the rate.
+/// Returns a term (a number to be measured): the rate of 8-byte writes over rdma-async while
+/// softroce delays every packet by 20 us. `rdma-bench` measures the rate, with the further
+/// arguments `args`.
 const fn rate_with_latency(args: &'static [&'static str]) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args);
     of_async(run.with_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// Returns the description of a measurement: the program `streams` measures a byte stream over RDMA
-/// or TCP. `args` are the arguments with which `streams` is run later.
+/// Returns a term (a number to be measured): the result of the program `streams`, run with the
+/// arguments `args`. The program measures a byte stream over RDMA or TCP.
 const fn streams(args: &'static [&'static str]) -> Term {
     Term::of(Source::Streams(args))
 }
 
-/// Returns the description of a measurement: the program `web` measures a web server over RDMA or
-/// TCP. `args` are the arguments with which `web` is run later.
+/// Returns a term (a number to be measured): the result of the program `web`, run with the
+/// arguments `args`. The program measures a web server over RDMA or TCP.
 const fn web(args: &'static [&'static str]) -> Term {
     Term::of(Source::Web(args))
 }

@@ -19,18 +19,18 @@ const fn peer(args: &'static [&'static str]) -> Term {
     Term::of(Source::Peer(args))
 }
 
-/// Returns the description of a measurement: the rate of RPC calls with an argument and a result of
-/// 32 bytes. `args` are further arguments of `rdma-bench`, which measures the rate.
+/// Returns a term (a number to be measured): the rate of RPC calls with an argument and a result of
+/// 32 bytes. `rdma-bench` measures the rate, with the further arguments `args`.
 const fn echo_rate(args: &'static [&'static str]) -> Term {
     of_rpc(Run::new(Echo, Bandwidth, 32).with(args))
 }
 
-/// The description of a measurement: the latency of RPC calls of 32 bytes while bulk memory of 64
+/// A term (a number to be measured): the latency of RPC calls of 32 bytes while bulk memory of 64
 /// MiB is transferred on the same connection.
 const BESIDE_BULK: Term = of_rpc(Run::new(Echo, Latency, 32).with(&["--beside", "67108864"]));
 
-/// Defines a row that compares the rate of rdma-rpc's calls, 64 in flight on one connection, with
-/// the rate of another RPC framework.
+/// Defines a comparison (a row of the judge's table) of the rate of rdma-rpc's calls, with 64 calls
+/// in flight on one connection, with the rate of another RPC framework.
 macro_rules! calls_beside {
     ($id:literal, $what:literal, $framework:literal, $least:expr) => {
         Row {
@@ -44,9 +44,9 @@ macro_rules! calls_beside {
     };
 }
 
-/// Defines a row that compares the rate of calls with the rate of messages over TCP. The calls have
-/// 1 MiB of bulk memory, and 64 calls are in flight on one connection. The messages have the same
-/// length as the bulk memory.
+/// Defines a comparison (a row of the judge's table) of the rate of calls with the rate of messages
+/// over TCP. The calls have 1 MiB of bulk memory, and 64 calls are in flight on one connection. The
+/// messages have the same length as the bulk memory.
 macro_rules! bulks_beside {
     ($id:literal, $what:literal, $framework:literal, $least:expr) => {
         Row {

@@ -12,8 +12,8 @@ use crate::test::Verb::{FetchAndAdd, Read, Send, Write};
 /// By default, `rdma-bench` uses memory that the device provides.
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
-/// Defines a row that compares rdma-core with perftest's program for the same test. Both allocate
-/// the memory of messages themselves.
+/// Defines a comparison (a row of the judge's table) of rdma-core with perftest's program for the
+/// same test. Both programs allocate the memory of messages themselves.
 macro_rules! beside_perftest {
     ($id:literal, $what:literal, $unit:expr, $run:expr, $bound:expr) => {
         Row {

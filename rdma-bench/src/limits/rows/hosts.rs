@@ -25,14 +25,14 @@ const fn writes(link: usize, path: usize) -> Run {
         .mtu(path)
 }
 
-/// Returns the description of a measurement: the sum of the rates at which `count` processes of one
+/// Returns a term (a number to be measured): the sum of the rates at which `count` processes of one
 /// simulated host write to the other host at the same time.
 const fn flows(count: usize) -> Term {
     Term::of(Source::Flows { count, size: LARGE })
 }
 
-/// Defines a row that compares perftest's writes with writes to a TCP connection over the same
-/// network between two simulated hosts.
+/// Defines a comparison (a row of the judge's table) of perftest's writes with writes to a TCP
+/// connection, over the same network between two simulated hosts.
 macro_rules! beside_tcp {
     ($id:literal, $what:literal, ($link:expr, $path:expr), $least:expr) => {
         Row {
@@ -50,8 +50,8 @@ macro_rules! beside_tcp {
     };
 }
 
-/// Defines a row that compares writes while packets are lost or reordered with writes without such
-/// faults.
+/// Defines a comparison (a row of the judge's table) of writes while packets are lost or reordered
+/// with writes without such faults.
 macro_rules! with_faults {
     ($id:literal, $what:literal, $variable:literal, $least:expr) => {
         Row {

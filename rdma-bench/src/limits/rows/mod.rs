@@ -40,9 +40,9 @@ const DEPTH_64: &[&str] = &["-t", "64"];
 /// as tests of rdma-core do by default.
 const BUSY_DEPTH_64: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// Returns the description of a measurement: the round trip time of an 8-byte message, sent by
+/// Returns a term (a number to be measured): the round trip time of an 8-byte message, sent by
 /// rdma-core, rdma-async or rdma-rpc (`layer`). `rdma-bench`, run with the further arguments
-/// `args`, reports half of this time, so its result is doubled.
+/// `args`, reports half of this time. The term doubles the reported time.
 const fn round_trip(layer: Layer, args: &'static [&'static str]) -> Term {
     let run = Run::new(Send, Latency, 8).with(args);
     Term::times(2.0, Source::Ours(layer, run))

@@ -12,7 +12,7 @@ use super::{KIB, LARGE, MIB, ours, perftest, raw};
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{FetchAndAdd, Send, Write};
 
-/// The arguments with which a bandwidth test of `rdma-bench` or perftest posts 32 requests in one
+/// The arguments that make a bandwidth test of `rdma-bench` or perftest post 32 requests in one
 /// call.
 const LISTS_OF_32: &[&str] = &["-l", "32"];
 
@@ -24,17 +24,17 @@ const fn ucx_of(test: &'static str, size: usize) -> Term {
     Term::of(Source::Ucx { test, size })
 }
 
-/// Returns the description of a measurement: perftest measures the rate of large writes over
-/// softroce by UDP with a path MTU of `mtu` bytes. This rate times the number of packets in one
-/// write is the measured packet rate.
+/// Returns a term (a number to be measured): the rate of packets in large writes over softroce by
+/// UDP, with a path MTU of `mtu` bytes. Perftest measures the rate of the writes. The term
+/// multiplies this rate by the number of packets in one write.
 const fn packets(mtu: usize) -> Term {
     let run = Run::new(Write, Bandwidth, LARGE).path(Path::Udp).mtu(mtu);
     Term::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Returns the description of a measurement: the rate of 8-byte writes over rdma-core from one
-/// client to `servers` servers. `args` are further arguments of `rdma-bench`, such as the number of
-/// memory regions.
+/// Returns a term (a number to be measured): the rate of 8-byte writes over rdma-core from one
+/// client to `servers` servers. `rdma-bench` measures the rate, with the further arguments `args`,
+/// such as the number of memory regions.
 const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args).servers(servers);
     ours(run)
@@ -42,12 +42,12 @@ const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Ter
 
 const ONE: &[Term] = &[writes_to_servers(&["-l", "32", "--regions", "1"], 1)];
 
-/// The description of a measurement: the latency of 8-byte sends while the same thread sends
+/// A term (a number to be measured): the latency of 8-byte sends while the same thread sends
 /// messages of 1 MiB on another queue pair.
 const BESIDE_LONG: Term = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
 
-/// Defines a row that compares the bandwidth of perftest's sends with the bandwidth of UCX's tagged
-/// messages.
+/// Defines a comparison (a row of the judge's table) of the bandwidth of perftest's sends with the
+/// bandwidth of UCX's tagged messages.
 macro_rules! sends_beside_ucx {
     ($id:literal, $what:literal, $size:expr, $least:expr) => {
         Row {
@@ -61,8 +61,8 @@ macro_rules! sends_beside_ucx {
     };
 }
 
-/// Defines a row that compares the latency of messages that consume a receive with the latency of
-/// writes of the same size.
+/// Defines a comparison (a row of the judge's table) of the latency of messages that consume a
+/// receive with the latency of writes of the same size.
 macro_rules! beside_write_lat {
     ($id:literal, $what:literal, $run:expr, $size:expr, $most:expr) => {
         Row {
@@ -76,9 +76,9 @@ macro_rules! beside_write_lat {
     };
 }
 
-/// Defines a row about the rate of a connection under attack. The value under test is the rate
-/// while another process sends forged packets to the connection. The reference value is the rate
-/// while that process sends forged packets to unused ports.
+/// Defines a comparison (a row of the judge's table) about the rate of a connection under attack.
+/// The value under test is the rate while another process sends forged packets to the connection.
+/// The reference value is the rate while that process sends forged packets to unused ports.
 macro_rules! attacked {
     ($id:literal, $what:literal, $unit:expr, $run:expr) => {
         Row {

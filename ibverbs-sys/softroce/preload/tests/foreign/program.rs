@@ -3,6 +3,7 @@
 use std::env;
 use std::fmt;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -118,6 +119,13 @@ impl Drop for Running {
 }
 
 impl Ended {
+    /// Returns whether the signal SIGPIPE has ended the program: the program has written to a
+    /// socket that its peer had closed.
+    pub(crate) fn has_broken_pipe(&self) -> bool {
+        let signal = self.status.and_then(|status| status.signal());
+        signal == Some(libc::SIGPIPE)
+    }
+
     /// Fails with the output of the program, unless it has succeeded and printed each of these
     /// texts.
     pub(crate) fn judge(&self, texts: &[&str]) -> Result<(), String> {

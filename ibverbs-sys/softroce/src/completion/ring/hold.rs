@@ -1,5 +1,5 @@
 //! Rare operations on the ring: removing entries out of order, and changing the number of slots.
-//! Other threads wait meanwhile.
+//! Other threads wait during these operations.
 
 use super::sync::{Ordering, relax};
 use super::{Position, Ring, Slots};
@@ -163,9 +163,9 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until another thread has finished its use of the ring slot at the position `place`: until
-/// the state of the slot is `turn(place)`. `turn` is [`Position::full`] to wait for the thread that
-/// writes an entry, or [`Position::free`] to wait for the thread that removes an entry.
+/// Waits until another thread has finished its use of the ring slot at the position `place`. `turn`
+/// computes the state that the slot has afterwards: [`Position::full`] if the other thread is
+/// writing an entry, or [`Position::free`] if the other thread is removing an entry.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Position, turn: fn(Position) -> u64) {
     let mut attempt = 0;
     while !slots.of(place).has_turn(turn(place)) {

@@ -8,9 +8,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct Position(pub(super) u64);
 
-/// Number of slots of a ring, in the form of a [`Position`]: the position of the last slot in the
-/// first pass through the ring. In this form, the number can be compared with the slot index in
-/// another position without a shift.
+/// Number of slots of a ring, in the form of a [`Position`]. In this form, the number can be
+/// compared with the slot index in another position without a shift. As a position, the value is
+/// that of the last slot in the first pass through the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
@@ -23,7 +23,7 @@ impl Position {
     /// Flag in the word of the head or tail of the ring: a thread has exclusive control. While the
     /// flag is set, no other thread can remove entries (head) or add entries (tail).
     pub(super) const HELD: u64 = 1;
-    /// Flag of the tail of the ring: no more entries may be added, because the completion queue has
+    /// Flag of the tail of the ring: no more entries can be added, because the completion queue has
     /// failed.
     pub(super) const CLOSED: u64 = 1 << 1;
     /// Bit mask of the [`super::TailFlags`] in the word of the tail. The completion queue sets
@@ -69,9 +69,9 @@ impl Position {
     }
 
     /// Returns the state word of a ring slot that is free for the entry at this position. The state
-    /// contains only the number of the pass through the ring (lap). If this position has the flag
-    /// [`Position::HELD`] or [`Position::CLOSED`], the result also has this flag, and so differs
-    /// from the state of every slot.
+    /// contains the number of the pass through the ring (lap). If this position has the flag
+    /// [`Position::HELD`] or [`Position::CLOSED`], the result equals the state of no slot. So an
+    /// attempt to add an entry while one of these flags is set finds no free slot.
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.0 & !(Self::INDEX | Self::MARKS)
@@ -79,8 +79,8 @@ impl Position {
 
     /// Returns the state word of a ring slot that contains the entry at this position. The state
     /// contains the number of the pass through the ring (lap) and the flag [`Position::FULL`]. If
-    /// this position has the flag [`Position::HELD`], the result also has this flag, and so differs
-    /// from the state of every slot.
+    /// this position has the flag [`Position::HELD`], the result equals the state of no slot. So an
+    /// attempt to remove an entry while this flag is set finds no full slot.
     #[inline]
     pub(super) fn full(self) -> u64 {
         self.free() | Self::FULL
@@ -118,7 +118,7 @@ impl Position {
     }
 
     /// Returns the position that is `count` entries after this position, with all flags cleared.
-    /// `lap` is the number of slots of the ring, and `count` at most this number.
+    /// `lap` is the number of slots of the ring. `count` must be at most this number.
     pub(super) fn nth(self, count: usize, lap: Lap) -> Self {
         let index = self.index() + count;
         let start = Self(self.unflagged().0 & !Self::INDEX);

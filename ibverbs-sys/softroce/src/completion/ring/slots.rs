@@ -167,9 +167,9 @@ pub(super) struct Slots<'a, T> {
 }
 
 impl<'a, T> Slots<'a, T> {
-    /// Returns the slot at the position `place`. A valid `place` is the head or the tail of the
-    /// ring, read before [`Table::slots`] was called, or a position that was computed from these
-    /// with the number of slots in [`Slots::lap`].
+    /// Returns the slot at the position `place`. The caller must have read the head or the tail of
+    /// the ring before the call of [`Table::slots`]. `place` must be this head or tail, or a
+    /// position that was computed from it with the number of slots in [`Slots::lap`].
     #[inline]
     pub(super) fn of(&self, place: Position) -> &'a Slot<T> {
         // SAFETY: the index of such a position is below the length of a present or earlier lap.

@@ -32,10 +32,10 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Pauses this thread briefly while it waits for another thread, which may not be scheduled.
-/// `attempt` is the number of earlier pauses in the same wait, and this function increments it. In
-/// the first pauses the thread spins, in later pauses it yields the processor, and finally it
-/// sleeps.
+/// Pauses this thread briefly, in a loop that waits for another thread. The first 100 pauses spin,
+/// the next 900 yield the processor, and all later pauses sleep, because the other thread is
+/// perhaps not running. `attempt` is the number of earlier pauses in this loop; this function
+/// increments the number.
 #[cold]
 pub(super) fn relax(attempt: &mut u32) {
     #[cfg(not(all(test, loom)))]

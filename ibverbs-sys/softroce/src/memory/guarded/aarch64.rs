@@ -72,9 +72,9 @@ copy! {
     copy_1, "ldrb {value:w}, [{from}]", "strb {value:w}, [{to}]", "stlrb {value:w}, [{to}]"
 }
 
-/// Copies the words at the address `from` to the address `to` in ascending order. An aligned word
-/// is copied by a single access. Returns `false` if some bytes cannot be accessed; some of the
-/// words may then have been copied.
+/// Copies `length` bytes from the address `from` to the address `to` as words of eight bytes, in
+/// ascending order. An aligned word is copied by a single access. Returns `false` if some bytes
+/// cannot be accessed. Some of the words can have been copied in this case.
 ///
 /// # Safety
 /// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to
@@ -101,8 +101,9 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     true
 }
 
-/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous
-/// word. Fails if the word is not mapped, or if it equals `compare` and is not writable.
+/// Atomically replaces the eight bytes at `address` by `swap` if they equal `compare`. Returns
+/// their previous value. Fails if the bytes are not mapped, or if they equal `compare` and are not
+/// writable.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The caller must ensure that no references to the bytes
@@ -134,8 +135,8 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before)
 }
 
-/// Atomically adds `add` to the word at `address`. Returns the previous word. Fails if the word is
-/// not mapped or not writable.
+/// Atomically adds `add` to the eight-byte integer at `address`. Returns the previous value. Fails
+/// if the bytes are not mapped or not writable.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The caller must ensure that no references to the bytes
@@ -166,8 +167,8 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     Ok(before)
 }
 
-/// Returns access to the saved program counter of the interrupted thread, at which the thread
-/// continues after a signal handler.
+/// Returns access to the saved program counter of the thread that a signal has interrupted. The
+/// thread continues at this address after the signal handler.
 ///
 /// # Safety
 /// `context` must be the third argument of the signal's handler, and must stay valid while the

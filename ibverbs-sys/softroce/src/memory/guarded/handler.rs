@@ -79,8 +79,9 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     unsafe { call_previous(before, is_fault, signal, info, context) };
 }
 
-/// Performs `before`, the action that the process had for the signal before this handler was
-/// installed. `is_fault` is set if the signal reports a fault.
+/// Handles a signal as the process would have done without this library. `before` is the signal
+/// action (`sigaction`) that was installed before the handler of this library. `is_fault` is set if
+/// the signal reports a fault.
 ///
 /// # Safety
 /// `signal`, `info` and `context` must be the arguments of a signal handler, and `before` the

@@ -69,9 +69,9 @@ copy! {
     copy_1, AtomicU8, u8
 }
 
-/// Copies eight-byte words in ascending order. An aligned word is copied by a single load and a
-/// single store. Always returns `true`, unlike the variants for other processors: an access to
-/// unmapped memory ends the program.
+/// Copies `length` bytes from the address `from` to the address `to` as words of eight bytes, in
+/// ascending order. An aligned word is copied by a single load and a single store. Always returns
+/// `true`, unlike the variants for other processors: an access to unmapped memory ends the program.
 ///
 /// # Safety
 /// `length` must be a multiple of eight. The bytes of both ranges must be mapped, and those at `to`

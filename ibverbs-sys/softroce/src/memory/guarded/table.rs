@@ -30,9 +30,9 @@ impl Distance {
     }
 }
 
-/// Returns the assembly that adds an entry to the table of instructions that may fault. The
-/// arguments are the labels before and after the instructions, and the operand with the recovery
-/// address.
+/// Returns the assembly that adds an entry to the table of instructions that may fault. The first
+/// two arguments are the labels before and after these instructions. The third argument is the
+/// operand with the address at which a thread continues after a fault.
 macro_rules! entry {
     ($start:literal, $end:literal, $recovery:literal) => {
         concat!(

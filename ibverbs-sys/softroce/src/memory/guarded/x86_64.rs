@@ -68,12 +68,12 @@ copy! {
 /// copies, a loop is faster.
 pub(crate) const MANY: usize = 512;
 
-/// Copies words of eight bytes. An aligned word is copied by a single access. Returns `false` if
-/// some bytes cannot be accessed; some of the words may then have been copied.
+/// Copies `length` bytes from the address `from` to the address `to` as words of eight bytes. An
+/// aligned word is copied by a single access. Returns `false` if some bytes cannot be accessed;
+/// some words can then have been copied.
 ///
-/// Fewer than [`MANY`] bytes are copied in ascending order. The bytes of longer copies may become
-/// visible in any order. In both cases, all bytes become visible before later stores of this
-/// thread: stores do not overtake the stores of an earlier string operation (Intel SDM volume 3,
+/// Fewer than [`MANY`] bytes become visible in ascending order, more bytes in any order. In both
+/// cases, all bytes become visible before later stores of this thread (Intel SDM volume 3,
 /// "Fast-String Operation and Out-of-Order Stores").
 ///
 /// # Safety
@@ -163,8 +163,8 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before)
 }
 
-/// Atomically adds `add` to the word at `address`. Returns the previous word. Fails if the word is
-/// not mapped or not writable.
+/// Atomically adds `add` to the eight-byte integer at `address`. Returns the previous value. Fails
+/// if the bytes are not mapped or not writable.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The caller must ensure that no references to the bytes
@@ -188,8 +188,8 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     Ok(before)
 }
 
-/// Returns access to the saved instruction pointer of the interrupted thread, at which the thread
-/// continues after a signal handler.
+/// Returns access to the saved instruction pointer of the thread that a signal has interrupted. The
+/// thread continues at this address after the signal handler.
 ///
 /// # Safety
 /// `context` must be the third argument of the signal's handler, and must stay valid while the

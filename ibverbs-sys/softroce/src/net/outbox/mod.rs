@@ -139,10 +139,10 @@ impl<'a> Outbox<'a> {
         self.is_quiet
     }
 
-    /// Adds one packet to this outbox. `write` appends the packet to the buffer, without the IP and
-    /// UDP headers and the checksum, and returns the path of the packet. Returns `true` if a packet
-    /// was written. If the packet cannot be sent on its path, the packet is discarded and counted,
-    /// and the transport handles it like a lost packet.
+    /// Adds one packet to this outbox, and returns `true`. `write` appends the packet to the
+    /// buffer, without the IP and UDP headers and the checksum, and returns the path of the packet.
+    /// If the packet cannot be sent on its path, discards the packet and counts it as discarded.
+    /// The transport later handles the packet like a lost packet.
     ///
     /// Returns `false` if `write` has returned `None`, because there is no packet. Also returns
     /// `false`, without calling `write`, if packets must go through shared memory that has no free
@@ -292,10 +292,10 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Makes this outbox send the packets that are added from now on through `link` (memory shared
-    /// with the peer process) instead of a socket. All these packets must be sent by the queue pair
-    /// with the number `queue_pair`. `tag` tells the peer process which GIDs are the packets'
-    /// source and destination.
+    /// Makes this outbox send packets through `link` (memory shared with the peer process) instead
+    /// of a socket. Applies to all packets that are added from now on. The queue pair with the
+    /// number `queue_pair` must send all these packets. `tag` contains the indices of the packets'
+    /// source and destination GIDs, for the peer process.
     pub(crate) fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.shared = Some(SharedPath {
             link: Arc::clone(link),
@@ -305,9 +305,9 @@ impl<'a> Outbox<'a> {
         });
     }
 
-    /// Makes this outbox send the datagrams that are added from now on through memory that is
-    /// shared with their receivers. A datagram is sent by a socket instead if no memory is shared
-    /// with its receiver, or if the memory has no free space.
+    /// Makes this outbox send datagrams through memory that is shared with their receivers, instead
+    /// of a socket. Applies to all datagrams that are added from now on. If no memory is shared
+    /// with a receiver, or if the memory has no free space, the datagram is sent by a socket.
     pub(crate) fn share_datagrams(&mut self) {
         self.datagrams.get_or_insert_default();
     }
@@ -318,16 +318,16 @@ impl<'a> Outbox<'a> {
         std::mem::take(&mut self.shares)
     }
 
-    /// Removes and returns the address of a process with which no memory is shared yet, and to
-    /// which datagrams were therefore sent by a socket. The caller can then request shared memory
+    /// Removes and returns the address of a process to which datagrams were sent by a socket,
+    /// because no memory is shared with the process yet. The caller can then request shared memory
     /// for later datagrams. Returns `None` if there is no such process.
     pub(crate) fn take_unlinked_peer(&mut self) -> Option<SocketAddr> {
         self.datagrams.as_mut()?.unknown.take()
     }
 
-    /// Sends the datagram that begins at offset `begin` of the outbox's buffer through memory that
-    /// is shared with the receiver. Returns `Some` if the datagram was sent, and `None` if it must
-    /// be sent by a socket.
+    /// Sends a datagram through memory that is shared with the receiver. The datagram begins at
+    /// offset `begin` of the outbox's buffer. Returns `Some` if the datagram was sent, and `None`
+    /// if it must be sent by a socket.
     fn share_datagram(&mut self, begin: usize, path: &Path) -> Option<()> {
         let datagrams = self.datagrams.as_mut()?;
         let network = self.network;
@@ -420,9 +420,9 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Adds the headers and the ICRC to the packet that begins at offset `begin` of the buffer, and
-    /// adds the packet to the outbox. Returns `None` if the packet cannot be sent on `path`, or if
-    /// an injected fault has taken the network link down.
+    /// Adds the headers and the ICRC to a packet, and adds the packet to the outbox. The packet
+    /// begins at offset `begin` of the buffer. Returns `None` if the packet cannot be sent on
+    /// `path`, or if an injected fault has taken the network link down.
     fn complete(&mut self, begin: usize, path: &Path) -> Option<()> {
         let network = self.network;
         let batch: &mut Batch = &mut self.batch;
@@ -500,8 +500,8 @@ impl<'a> Outbox<'a> {
         network.schedule_delayed();
     }
 
-    /// Adds a packet to this outbox that an injected fault has held back until now. The packet
-    /// already has its headers and its checksum (ICRC).
+    /// Adds `packet` to this outbox. An injected fault has held the packet back until now. The
+    /// packet already has its headers and its checksum (ICRC).
     pub(super) fn put(&mut self, packet: Packet) {
         self.batch.open();
         let begin = self.batch.bytes.len();

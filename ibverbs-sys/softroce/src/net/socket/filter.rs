@@ -153,9 +153,9 @@ impl Filter {
         self.code.len() - 1
     }
 
-    /// Adds an instruction to the packet filter that loads a word, half word or byte (`size`) at
-    /// `offset` of the datagram into the accumulator. The instruction drops datagrams that are too
-    /// short.
+    /// Adds an instruction that loads a part of the datagram into the accumulator of the packet
+    /// filter. The part begins at `offset`, and is a word, a half word or a byte (`size`). The
+    /// instruction drops datagrams that are too short.
     fn load(&mut self, size: u32, offset: u32) {
         self.push(BPF_LD | size | BPF_ABS, offset);
     }

@@ -33,8 +33,8 @@ impl InterfaceMonitor {
     }
 
     /// Reads all reports of changes that the kernel has sent since the last call, without waiting.
-    /// Returns whether addresses and whether routes may have changed. If the kernel has discarded
-    /// reports, both may have changed.
+    /// Returns the kinds of the reported changes. If the kernel has discarded reports, returns all
+    /// kinds, because the discarded reports can be of any kind.
     pub(crate) fn take(&self) -> HostChanges {
         let mut changes = HostChanges::default();
         loop {

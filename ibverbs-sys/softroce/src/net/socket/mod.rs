@@ -65,8 +65,9 @@ pub(crate) struct Socket {
     sends_bursts: AtomicBool,
 }
 
-/// A bound UDP address, which no other socket can use. A [`Socket`] is made of it when packets are
-/// to be sent and received. Until then, the receive buffer has the default size of the system.
+/// An open UDP socket that is bound to an address, so that no other socket can use the address.
+/// [`open`](Self::open) turns this value into a [`Socket`], which sends and receives packets. Until
+/// then, the receive buffer has the default size of the system.
 #[derive(Debug)]
 pub(crate) struct BoundAddress(Descriptor);
 
@@ -116,8 +117,8 @@ impl Burst<'_> {
 }
 
 impl<'a> Message<'a> {
-    /// Returns the number of datagrams in this received message, in which the kernel may have
-    /// merged several datagrams of one size.
+    /// Returns the number of datagrams in this received message. The kernel can merge several
+    /// datagrams of one size into a message.
     pub(crate) fn datagrams(&self) -> usize {
         self.bytes.len().div_ceil(self.segment).max(1)
     }
@@ -140,8 +141,8 @@ impl BoundAddress {
 
     /// Creates the UDP socket of this reserved address. `receive_buffer` is the requested size of
     /// the receive buffer in bytes, which the kernel may reduce. On an error, also returns the
-    /// reserved address, so that the caller can try again: the host may have lost the address for a
-    /// while.
+    /// reserved address. The caller can then try again later, for example if the host has lost the
+    /// address for a while.
     pub(crate) fn open(self, receive_buffer: usize) -> Result<Socket, (Self, io::Error)> {
         match Socket::configure(&self.0, receive_buffer) {
             Ok((local, sends_bursts)) => Ok(Socket::new(self.0, local, sends_bursts)),
@@ -328,8 +329,9 @@ impl Socket {
         Ok(1)
     }
 
-    /// Sends at most `N` messages with one system call. Each [`Burst`] is one message, which the
-    /// kernel splits into datagrams. Returns the number of sent messages, which may be lower.
+    /// Sends the first `N` messages of `bursts` with one system call. Each [`Burst`] is one
+    /// message, which the kernel splits into datagrams. Returns the number of sent messages, which
+    /// is lower if the kernel cannot accept all of them.
     fn send_some<const N: usize>(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         let count = bursts.len().min(N);
         let mut names = [const { RawSocketAddress::NONE }; N];
@@ -432,7 +434,8 @@ impl AsFd for Socket {
     }
 }
 
-/// Socket option from linux/udp.h: accept IPv6 packets without a UDP checksum.
+/// Socket option from linux/udp.h: the socket receives IPv6 packets even if they have no UDP
+/// checksum.
 const UDP_NO_CHECK6_RX: c_int = 102;
 
 /// Socket option of linux/in6.h. With the value 0, the socket receives only datagrams of multicast

@@ -78,10 +78,10 @@ impl Ring {
         }
     }
 
-    /// Prepares the message headers for the next system call that receives datagrams, and returns a
-    /// pointer to the headers and the number of messages to receive. Sets the lengths in the
-    /// headers to the buffer sizes again, because the last call has changed them. The number of
-    /// messages is 1 if `is_single` is set, because a call for a single message is cheaper.
+    /// Prepares the message headers for the next system call that receives datagrams. Returns a
+    /// pointer to the headers, and the number of messages to receive. Sets the lengths in the
+    /// headers to the buffer sizes again, because the last call has changed the lengths. The number
+    /// of messages is 1 if `is_single` is set, because a call for a single message is cheaper.
     pub(super) fn prepare(&mut self, is_single: bool) -> (*mut mmsghdr, usize) {
         let count = if is_single { 1 } else { MAX_MESSAGES };
         let storage = self.storage.as_ptr();

@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use super::pipe::Pipe;
 
-/// Congestion control by round trip times: determines the window (limit on packets in flight). The
-/// packets of several senders may wait in one queue of the network. The senders then share the
-/// link, and lose few packets.
+/// Congestion control by round trip times. Sets the window (limit on packets in flight) so that
+/// several senders share a network link and lose few packets. A long round trip time shows that
+/// packets wait in a queue of the network.
 ///
 /// The capacity of the queue is unknown until the queue overflows, which causes a loss. The round
 /// trip time at that moment belongs to a full queue. From then on, the window changes in each round
@@ -76,14 +76,13 @@ impl Congestion {
         self.full = (self.full).map(|full| full.saturating_add(full / GROWTH_TIME).max(standing));
     }
 
-    /// Records a loss of packets, and returns whether a full queue in the network is the likely
-    /// reason. If so, also updates the round trip time of a full queue.
+    /// Records a loss of packets. Returns whether a full queue in the network is the likely reason.
+    /// If so, also updates the round trip time of a full queue.
     ///
-    /// The excess of a round trip time is its difference from the shortest time, which `pipe` has
-    /// recorded. A full queue is the likely reason if the longer one of the last two times has an
-    /// excess of at least an eighth of the shortest time, and at least half of the excess of a full
-    /// queue. The recorded time of a full queue becomes too long if no queue overflows for a long
-    /// time. So the excess of a full queue counts as at most twice the excess at the last overflow.
+    /// The longer one of the last two round trip times decides. This time must exceed the shortest
+    /// time (recorded by `pipe`) by at least an eighth, and by at least half of the excess that a
+    /// full queue causes. The recorded time of a full queue rises while no queue overflows. So the
+    /// excess of a full queue counts as at most twice the excess at the last overflow.
     pub(super) fn handle_loss(&mut self, pipe: &Pipe) -> bool {
         let [one, last] = self.times;
         let time = one.max(last);

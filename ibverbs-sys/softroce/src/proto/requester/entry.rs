@@ -84,10 +84,10 @@ impl Entry {
         self.is_read() || self.is_atomic() || self.awaits_empty()
     }
 
-    /// Returns the number of sequence numbers that one packet of the request uses: 1, or the number
-    /// of response packets for a read request packet. `packet` is the index of the packet's first
-    /// number within the request, which has `packets` numbers. A read request packet requests the
-    /// response packets up to the next multiple of `run`.
+    /// Returns the number of sequence numbers that one packet of the request uses: the number of
+    /// response packets for a read request packet, and 1 for any other packet. `packet` is the
+    /// index of the packet's first number among the `packets` numbers of the request. A read
+    /// request packet requests the response packets up to the next multiple of `run`.
     pub(super) fn covers(&self, packet: u32, packets: u32, run: u32) -> u32 {
         if self.is_read() {
             (run - packet % run).min(packets - packet)
@@ -147,9 +147,10 @@ impl Entry {
         Ok(())
     }
 
-    /// Lets other processes use a memory key again that was withdrawn from them for this request (a
-    /// binding or an invalidation). Called when the queue pair is reset or enters an error state,
-    /// so that the request will not be executed. Does nothing for any other request.
+    /// Permits other processes to use a memory key again, if this request is a binding or an
+    /// invalidation of the key. For this request, the key was withdrawn from other processes. Does
+    /// nothing for any other request. Called when the queue pair is reset or enters an error state,
+    /// so that the request will not be executed.
     pub(super) fn publish_withdrawn(&self, memory: &impl Memory) {
         match &self.request.operation {
             SendOperation::Bind(binding) => memory.restore_window(binding.window),

@@ -44,8 +44,8 @@ struct Question {
 const PACKET_INTERVAL: Duration = Duration::from_micros(2);
 
 /// Maximum time to wait for a receipt (confirmation of received packets) before more packets are
-/// sent without it. The time is long, because the process of the peer may not be scheduled for many
-/// milliseconds on a busy machine.
+/// sent without it. The time is long, because a busy machine can delay the process of the peer for
+/// many milliseconds.
 const RECEIPT_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Number of consecutive missing receipts (confirmations of received packets) after which the peer
@@ -173,16 +173,15 @@ impl Flow {
         self.packets_end = self.packets_end.filter(|end| end.distance(limit) > 0);
     }
 
-    /// Returns whether no receipts (confirmations by the peer) are missing: the receipts for all
-    /// sent packets and messages have arrived, or the wait for the receipts has ended without
-    /// them.
+    /// Returns whether no receipt (confirmation by the peer) is missing: for each sent packet and
+    /// message, the receipt has arrived, or the wait for the receipt has ended.
     pub(super) fn is_settled(&self) -> bool {
         self.taken == self.next
     }
 
-    /// Returns whether packets may still be in flight to the peer. This is so until the receipt
-    /// (confirmation by the peer) for the newest packet has arrived, or the wait for this receipt
-    /// has ended.
+    /// Returns whether packets are perhaps still in flight to the peer. The result is `true` until
+    /// the receipt (confirmation by the peer) for the newest packet has arrived, or the wait for
+    /// this receipt has ended.
     pub(super) fn has_packets_in_flight(&self) -> bool {
         self.packets_end.is_some()
     }
@@ -194,8 +193,8 @@ impl Flow {
         self.requests_soon = !self.awaits_receipt();
     }
 
-    /// Returns whether a receipt (confirmation of received packets) was requested from the peer and
-    /// has not arrived.
+    /// Returns whether a receipt (confirmation of received packets) that this side has requested
+    /// from the peer has not arrived yet.
     fn awaits_receipt(&self) -> bool {
         (self.asked).is_some_and(|asked| asked.distance(self.taken) >= 0)
     }

@@ -284,7 +284,7 @@ impl Requester {
     }
 
     /// Returns whether the next bytes of the send queue must be copied to a peer on this host
-    /// without packets. If so, these bytes must not be sent as packets. The copy may have to wait
+    /// without packets. If so, these bytes must not be sent as packets, even if the copy must wait
     /// until earlier requests are acknowledged.
     pub(super) fn excludes_packets(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
@@ -484,9 +484,9 @@ impl Requester {
     }
 
     /// Returns the number of sequence numbers before `next` that count towards the window (limit on
-    /// packets in flight). This is the number of [packets in flight](Self::packets_in_flight). The
-    /// result is greater if the number of unanswered packets could otherwise exceed the maximum
-    /// size of the window.
+    /// packets in flight). Usually, this is the number of [packets in
+    /// flight](Self::packets_in_flight). A greater number is returned if otherwise the number of
+    /// unanswered packets could exceed the maximum size that the window can reach.
     #[inline]
     fn in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;
@@ -637,10 +637,10 @@ impl Requester {
         }
     }
 
-    /// Lets other processes use a memory key again that was withdrawn from them for the first
-    /// request that has not started. This request is a binding or an invalidation of the key. Does
-    /// nothing for any other request. Called when the queue pair is reset or enters an error state,
-    /// so that the request will not be executed.
+    /// Permits other processes to use a memory key again, if the first request that has not started
+    /// is a binding or an invalidation of this key. For this request, the key was withdrawn from
+    /// other processes. Does nothing for any other request. Called when the queue pair is reset or
+    /// enters an error state, so that the request will not be executed.
     pub(super) fn publish_withdrawn(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));

@@ -10,16 +10,17 @@ use crate::proto::{
     SendRequest, Sequence, Time, UnqueuedMessage, Upcoming,
 };
 
-/// Number of consecutive messages that the peer fails to copy from this process's memory before
-/// this side sends the bytes itself. Further attempts would probably fail, too. Memory that the
-/// peer can map and other memory are counted separately: the peer copies from them in different
-/// ways.
+/// Number of consecutive messages that the peer must fail to copy from this process's memory before
+/// this side sends the bytes of further messages itself. More attempts would probably fail, too.
+/// Failures are counted separately for memory that the peer can map and for other memory, because
+/// the peer copies from them in different ways.
 const MAX_DECLINED: u32 = 3;
 
 impl Requester {
-    /// Starts the next unsent request, unless the request must wait. Returns the position of its
-    /// next unsent bytes. Returns [`SendProgress::PacketsOnly`] instead if only packets can be sent
-    /// now. Returns [`SendProgress::Idle`] if the send queue is empty, or waits after an RNR NAK.
+    /// Starts the next unsent request, unless the request must wait, and returns the position of
+    /// the next unsent bytes. Returns [`SendProgress::PacketsOnly`] instead if only packets can be
+    /// sent now. Returns [`SendProgress::Idle`] if the send queue is empty, or waits after an RNR
+    /// NAK.
     pub(in crate::proto) fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -183,17 +184,18 @@ impl Requester {
         }
     }
 
-    /// Makes this side send the bytes of the next message. Otherwise the peer may copy the bytes
-    /// from this process's memory, or this side may write them to the peer's memory.
+    /// Forbids direct copies of the next message, so that this side must send the message's bytes.
+    /// The peer then does not copy the bytes from this process's memory, and this side does not
+    /// write them directly to the peer's memory.
     pub(in crate::proto) fn require_sent_bytes(&mut self) {
         if let Some(entry) = self.queue.get_mut(self.cursor.entry) {
             entry.is_declined = true;
         }
     }
 
-    /// Handles a NAK of the oldest message if only the location of its bytes was sent. The peer
-    /// could not copy the bytes, so this side sends the message again with its bytes. Returns
-    /// `false`, and does nothing, if the bytes were sent; the caller must then handle the NAK.
+    /// Handles a NAK of the oldest message, if only the location of the message's bytes was sent.
+    /// The peer could not copy the bytes, so this side sends the message again with its bytes. If
+    /// the bytes were sent, returns `false` and does nothing; the caller must then handle the NAK.
     pub(super) fn decline(&mut self) -> bool {
         let oldest = self.queue.front_mut();
         let Some(entry) = oldest.filter(|entry| entry.is_offered && !entry.is_declined) else {
@@ -207,8 +209,8 @@ impl Requester {
     }
 
     /// Returns whether this side must send the bytes of all further messages from one kind of
-    /// memory. This is so after the peer has failed to copy the bytes of several such messages in a
-    /// row. `is_mappable` selects the kind: memory that the peer can map, or all other memory.
+    /// memory. The reason is that the peer has failed to copy several such messages in a row. If
+    /// `is_mappable` is set, the kind is memory that the peer can map; otherwise all other memory.
     #[inline]
     pub(in crate::proto) fn is_declined(&self, is_mappable: bool) -> bool {
         self.declined[usize::from(is_mappable)] >= MAX_DECLINED
@@ -233,8 +235,9 @@ impl Requester {
             && self.flow.is_settled()
     }
 
-    /// Returns whether the peer of an unreliable connection may not have received all messages. If
-    /// so, requests a receipt after the next message that is sent as packets.
+    /// Returns whether a receipt (confirmation by the peer) for messages of an unreliable
+    /// connection is missing. If so, schedules a request for a receipt, to be sent after the next
+    /// message that is sent as packets.
     pub(in crate::proto) fn awaits_receipt(&mut self) -> bool {
         let awaits = !self.flow.is_settled();
         if awaits {
@@ -243,8 +246,8 @@ impl Requester {
         awaits
     }
 
-    /// Advances the send sequence number by `packets`. Called after messages that were never queued
-    /// here were executed directly in the peer's memory.
+    /// Advances the send sequence number by `packets`, to account for messages that were executed
+    /// directly in the peer's memory and were never queued here.
     #[inline]
     pub(in crate::proto) fn skip(&mut self, packets: u32) {
         debug_assert!(self.is_idle(), "nothing is overtaken");
@@ -253,9 +256,9 @@ impl Requester {
         self.set_answered(self.next);
     }
 
-    /// Returns whether a message of `packets` sequence numbers could be sent now. Called before the
-    /// message is posted. All earlier messages must have been sent, and the window (limit on
-    /// packets in flight) must permit the message.
+    /// Returns whether a message of `packets` sequence numbers can be sent now, before the message
+    /// is added to the queue. The result is `true` only if all earlier messages are sent, and if
+    /// the window (limit on packets in flight) permits the message.
     #[inline]
     pub(in crate::proto) fn may_post_sent(&self, packets: u32) -> bool {
         self.cursor.entry >= self.queue.len()
@@ -265,11 +268,11 @@ impl Requester {
             && self.window.has_room(self.in_flight(self.next), packets)
     }
 
-    /// Adds a message that was already sent, with the next sequence number, to the send queue.
-    /// `size` is the length of the message in bytes and its number of sequence numbers. `offered`
-    /// is `None` if the bytes of the message were sent. If only a description of the bytes was
-    /// sent, `offered` is the value of [`Entry::is_mappable`]. The caller must then set the timeout
-    /// with [`arm`](Self::arm).
+    /// Adds a message to the send queue after the caller has sent the message, with the next
+    /// sequence number. `size` is the length of the message in bytes and its number of sequence
+    /// numbers. `offered` is `None` if the bytes of the message were sent. If only their location
+    /// was sent, `offered` is the value of [`Entry::is_mappable`]. Afterwards, the caller must set
+    /// the timeout with [`arm`](Self::arm).
     #[inline(always)]
     pub(in crate::proto) fn post_sent(
         &mut self,
@@ -314,8 +317,8 @@ impl Requester {
         self.await_response(endpoint);
     }
 
-    /// Records that the peer has executed all requests up to `sequence`. `now` may return a time
-    /// somewhat later than the present.
+    /// Records that the peer has executed all requests up to the sequence number `sequence`. `now`
+    /// returns the present time, or a somewhat later time.
     #[inline]
     pub(in crate::proto) fn acknowledged(
         &mut self,

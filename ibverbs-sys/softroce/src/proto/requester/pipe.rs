@@ -30,7 +30,7 @@ struct Shortest {
 const MIN_ROUND_TRIP: u64 = 1_000;
 
 /// Maximum age of the shortest round trip time. The next measurement replaces an older value even
-/// if the measured time is longer, because the route may have changed.
+/// if the measured time is longer, because the route has perhaps changed.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
 impl Pipe {
@@ -70,9 +70,10 @@ impl Pipe {
         self.capacity
     }
 
-    /// Returns the number of packets in flight with which the sender should fill the path. This is
-    /// the estimated capacity. While no packet waits in a queue, the capacity may be higher than
-    /// the estimate, so the result is half as much more.
+    /// Returns the number of packets in flight with which the sender should fill the path. The
+    /// result is the estimated capacity if packets waited in a queue during the last measured round
+    /// trip. Otherwise, the true capacity can be higher, and the result is one and a half times the
+    /// estimate.
     pub(super) fn fill(&self) -> u32 {
         let margin = if self.is_full { 0 } else { self.capacity / 2 };
         self.capacity.saturating_add(margin)

@@ -53,7 +53,7 @@ struct RoundTrip {
 }
 
 /// Minimum time in nanoseconds to wait for a response before a probe (repetition of the oldest
-/// unanswered packet) is sent. The peer is a process, which may not be scheduled for this long.
+/// unanswered packet) is sent. A busy machine can delay the process of the peer for this long.
 const MIN_PROBE_DELAY: u64 = 1_000_000;
 
 /// Maximum measured round trip time in nanoseconds. A longer time counts as this time, so that the
@@ -65,13 +65,14 @@ const MAX_ROUND_TRIP: u64 = 1 << 56;
 const MAX_PROBES: u32 = 3;
 
 impl Probe {
-    /// Records that packets were sent at the time `now`, and schedules the next probe (repetition
-    /// of the oldest unanswered packet) within the acknowledgement timeout `timeout`.
+    /// Records that packets were sent at the time `now`. Schedules the next probe (repetition of
+    /// the oldest unanswered packet) within the acknowledgement timeout `timeout`.
     ///
-    /// `timed` is a packet whose round trip time is measured, unless a measurement is in progress.
-    /// The packet must have been sent for the first time, and must request a response: a packet
-    /// that requests no response is answered only with a later packet. The increase of `delivered`,
-    /// the [count of received packets](super::Requester::delivered), in this time is measured, too.
+    /// Begins to measure the round trip time of the packet `timed`, unless a measurement is in
+    /// progress. The caller must ensure that this packet was sent for the first time, and requests
+    /// a response. `delivered` is the present [count of received
+    /// packets](super::Requester::delivered); the increase of this count during the round trip is
+    /// also measured.
     pub(super) fn sent(
         &mut self,
         timed: Option<Sequence>,

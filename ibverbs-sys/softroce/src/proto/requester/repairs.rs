@@ -108,11 +108,10 @@ impl Repairs {
         self.conclude(later(unanswered, Some(end)), latest)
     }
 
-    /// Marks packets as lost, because the peer has received a packet that was sent later. `latest`
-    /// was the number of the next new packet when that packet was sent. So packets from `end`, the
-    /// first number whose arrival is unknown, up to `latest` (exclusive) are lost. Packets that
-    /// were sent again before, and are still missing, are lost again. Returns `true` if there are
-    /// such packets.
+    /// Marks the packets from `end` up to `latest` (exclusive) as lost. `end` is the first number
+    /// whose arrival is unknown. The peer has received a packet that was sent later; `latest` was
+    /// the number of the next new packet when that packet was sent. Missing packets that were sent
+    /// again before that packet are lost again. Returns `true` if there are such packets.
     fn conclude(&mut self, end: Sequence, latest: Sequence) -> bool {
         let count = latest.distance(end).max(0) as u32;
         (self.missing).extend((0..count).map(|place| Missing {
@@ -138,9 +137,9 @@ impl Repairs {
         *self = Self::default();
     }
 
-    /// Returns whether a retransmission can begin with the packet `unanswered` (the oldest
-    /// unanswered packet), and repeat only missing packets. This is so if that packet is known to
-    /// be missing at the peer. Otherwise all unanswered packets are sent again.
+    /// Returns whether a retransmission can repeat only the packets that the peer misses. The
+    /// result is `true` only if the peer is known to miss the oldest unanswered packet,
+    /// `unanswered`. If the result is `false`, all unanswered packets are sent again.
     pub(super) fn begin_with(&self, unanswered: Sequence) -> bool {
         (self.missing.front()).is_some_and(|first| first.sequence == unanswered)
     }
@@ -213,7 +212,8 @@ impl Repairs {
         self.count_waiting();
     }
 
-    /// Counts the packets that must be sent again, after any of them may have changed.
+    /// Updates the number of missing packets that must be sent again, and restarts the search for
+    /// the first of them. Called after the list of missing packets has changed.
     fn count_waiting(&mut self) {
         let waiting = self.missing.iter().filter(|packet| packet.resent.is_none());
         self.waiting = waiting.count() as u32;

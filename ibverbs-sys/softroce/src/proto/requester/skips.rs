@@ -53,10 +53,10 @@ impl Skips {
         self.gap.as_ref().is_some_and(untold)
     }
 
-    /// Appends a skip packet to `out`, and returns the path to the peer. Returns `None`, and
-    /// appends nothing, unless a skip packet [must be sent](Self::is_due) before the packet `next`.
-    /// A skip packet tells the peer to pass over a gap of sequence numbers that no packet has.
-    /// Forgets the gap when the oldest unanswered number, `unanswered`, is beyond the gap.
+    /// Appends a skip packet to `out`, and returns the path to the peer. A skip packet tells the
+    /// peer to pass over a gap of sequence numbers that no packet has. Returns `None` if no skip
+    /// packet [must be sent](Self::is_due) before the packet `next`. Forgets the gap when the
+    /// oldest unanswered number, `unanswered`, is beyond the gap.
     pub(super) fn poll_transmit(
         &mut self,
         next: Sequence,

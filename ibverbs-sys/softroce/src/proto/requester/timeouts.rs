@@ -106,8 +106,9 @@ impl Requester {
         }
     }
 
-    /// Records that the peer's ring (queue in shared memory) is full. The peer receives packets
-    /// from this ring. The acknowledgement timeout also limits the wait for free space.
+    /// Records at the time `now` that the peer's ring is full. The ring is the queue in shared
+    /// memory from which the peer receives packets. Starts the acknowledgement timeout, unless the
+    /// timeout is already set, to limit the wait for free space.
     pub(in crate::proto) fn wait_for_space(&mut self, now: Time, endpoint: &Endpoint) {
         let Some(next) = self.queue.get(self.cursor.entry) else {
             return;
@@ -119,9 +120,9 @@ impl Requester {
         }
     }
 
-    /// Records that the peer has removed packets from its ring (queue in shared memory). If nothing
-    /// is in flight, the wait for free space is restarted, because other senders may have filled
-    /// the ring first.
+    /// Records that the peer's ring (queue in shared memory) has free space, because the peer has
+    /// removed packets. If nothing is in flight, the wait for free space begins again with new
+    /// timeouts and retries, because other senders can use the space first.
     pub(in crate::proto) fn space_available(&mut self) {
         let all_answered = self.sent == self.unanswered || self.sent_back;
         if all_answered && self.position() == self.unanswered && self.again_at.is_none() {
@@ -134,8 +135,8 @@ impl Requester {
 
     /// Returns the deadline of the response to a packet that is sent now. The configured timeout is
     /// doubled after two timeouts in a row, and quadrupled after three or more, as IBTA 9.7.6.1.3
-    /// allows. The peer is a process, which may not run for a long time on a busy machine. If the
-    /// peer no longer exists, the timeout is not extended.
+    /// allows. A longer timeout is needed because a busy machine can delay the process of the peer.
+    /// If the peer no longer exists, the timeout is not extended.
     pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> ResponseDeadline {
         let Some(timeout) = endpoint.attributes.ack_timeout else {
             return ResponseDeadline::Never;
@@ -153,10 +154,10 @@ impl Requester {
         self.is_peer_gone = true;
     }
 
-    /// Extends an expired timeout once, if this side noticed the expiry late. This happens if this
-    /// process was not scheduled; a peer on the same machine may not have been scheduled either.
-    /// The extension is as long as the delay, but at most four timeouts. Returns whether the
-    /// timeout was extended; if not, packets are sent again.
+    /// Extends an expired timeout once, if this side noticed the expiry late because this process
+    /// was not scheduled. A peer on the same machine was perhaps not scheduled either. The
+    /// extension is as long as the delay, but at most four timeouts. Returns whether the timeout
+    /// was extended. If not, packets are sent again.
     fn extend_late(&mut self, now: Time, endpoint: &Endpoint) -> bool {
         let (Some(at), Some(timeout)) = (self.answer_by.time(), endpoint.attributes.ack_timeout)
         else {

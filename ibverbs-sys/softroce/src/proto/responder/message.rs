@@ -507,9 +507,9 @@ pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the [`Refusal::Receive`] of a message whose posted receive has invalid memory. The fault
-/// makes no difference: the receive always completes with a protection error. The argument exists
-/// so that this function can be passed to `map_err`.
+/// Converts a memory fault of a posted receive to the [`Refusal`] of the message. The result is the
+/// same for each fault: the receive completes with a protection error. The unused argument permits
+/// a call by `map_err`.
 pub(super) fn local(_: LocalFault) -> Refusal {
     Refusal::Receive(CompletionStatus::LocalProtection)
 }

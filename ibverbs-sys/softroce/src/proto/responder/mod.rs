@@ -112,9 +112,9 @@ impl Responder {
     /// so the packet `end` is expected next.
     pub(super) fn skip_to(&mut self, end: Sequence, length: u64) {
         /// Maximum increase of the expected sequence number by a skip packet. Within this limit,
-        /// `end` (the number after the skipped numbers) is certainly later than the expected
-        /// number, although sequence numbers wrap around. The limit does not apply if the expected
-        /// number is the first skipped number.
+        /// the number after the skipped numbers is certainly later than the expected number,
+        /// although sequence numbers wrap around. If the expected number is the first skipped
+        /// number, the order is clear, and the limit does not apply.
         const MAX_SKIP: u64 = 1 << 22;
         let missing = end.distance(self.expected);
         let all = Sequence::new(end.value().wrapping_sub(length as u32)) == self.expected;
@@ -433,10 +433,13 @@ impl Responder {
         self.expected = sequence.next();
     }
 
-    /// Responds to a repeated request (IBTA 9.7.4.1.2, 9.7.5.1.2). Writes and sends are
-    /// acknowledged and not executed again; reads are executed again; for atomics the stored result
-    /// is sent, and for atomic writes and flushes the empty response. A request that is no longer
-    /// stored is ignored.
+    /// Responds again to a repeated request (IBTA 9.7.4.1.2, 9.7.5.1.2). Only a read is executed
+    /// again, because a read changes nothing. The responses are:
+    /// - send or write: an acknowledgement;
+    /// - read: the data; atomic: the stored result;
+    /// - atomic write or flush: the empty response.
+    ///
+    /// A read, atomic, atomic write or flush that is no longer stored is ignored.
     fn repeat(&mut self, sequence: Sequence, endpoint: &Endpoint, packet: &Packet<'_>) {
         let opcode = packet.header.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
@@ -610,8 +613,8 @@ impl Responder {
     }
 
     /// Checks again whether other processes use the memory key that the expected packet
-    /// invalidates. The packet could not be accepted because of such a use. If the use has ended, a
-    /// NAK requests the packet again; if the use does not end in time, a NAK ends the connection.
+    /// invalidates. The packet was not accepted before because of such a use. If the use has ended,
+    /// a NAK requests the packet again. If the use does not end in time, a NAK ends the connection.
     fn request_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
         let Some(key) = self.key_in_use else {
             return;
@@ -632,9 +635,9 @@ impl Responder {
         }
     }
 
-    /// Lets other processes use the memory key in [`key_in_use`](Self::key_in_use) again. A
-    /// received packet was to invalidate the key, so the key was withdrawn from other processes.
-    /// Called when that packet will not be accepted.
+    /// Permits other processes to use the memory key in [`key_in_use`](Self::key_in_use) again. The
+    /// key was withdrawn from other processes because a received packet invalidates the key. Called
+    /// when that packet will not be accepted.
     pub(super) fn publish_held(&self, host: &impl Host) {
         if let Some(key) = self.key_in_use {
             host.restore_window(key);
@@ -645,9 +648,9 @@ impl Responder {
     /// reads and atomics at the end of these requests: only its own response acknowledges such a
     /// request.
     ///
-    /// The responses to these reads and atomics may have been lost. If an acknowledgement had their
-    /// number, a peer that follows IBTA 9.7.5.1.2 would detect the loss. But Linux's Soft-RoCE
-    /// would complete the request without its result.
+    /// The responses to these reads and atomics are perhaps lost. If an acknowledgement contained
+    /// their numbers, a peer that follows IBTA 9.7.5.1.2 would detect the loss. But Linux's
+    /// Soft-RoCE would complete the request without its result.
     #[inline]
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
@@ -780,9 +783,9 @@ impl Responder {
         self.acknowledgement_pending &= sequence.next() != self.expected;
     }
 
-    /// Returns the time at which the responder must continue its work, or `None` if no work waits.
-    /// The responder then sends the next packet of a long response, or checks again whether other
-    /// processes use a memory key that a request invalidates.
+    /// Returns the time at which the responder must continue: to send the next packet of a long
+    /// response, or to check again whether other processes use a memory key that a request
+    /// invalidates. Returns `None` if the responder does not wait for a time.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let response = self.pacer.resume_at().filter(|_| !self.resources.is_idle());
         earlier(response, self.pause.end())

@@ -7,8 +7,9 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, Incoming, Part, PartRefusal, Sequence, Source};
 
 impl Responder {
-    /// Returns whether `part` (a range of a message) has the expected sequence number, and no
-    /// response must be transmitted first.
+    /// Returns whether the peer may execute `part` (a range of a message) directly in memory now.
+    /// The result is `true` only if the part has the expected sequence number, and if the responses
+    /// to all earlier reads and atomics are sent.
     #[inline]
     pub(in crate::proto) fn expects(&self, part: &Part<'_>) -> bool {
         let is_skipped = self.dropping_message && !part.starts;
@@ -19,8 +20,9 @@ impl Responder {
             && !is_skipped
     }
 
-    /// Records that the peer has executed a part of a one-sided operation directly in memory. The
-    /// sequence number after the part is then expected next.
+    /// Records that the peer has executed a part (range) of a read, a write or an atomic directly
+    /// in this process's memory. Afterwards, the responder expects the sequence number after the
+    /// part.
     pub(in crate::proto) fn executed(&mut self, part: &Part<'_>) {
         if part.starts {
             self.begin();
@@ -29,9 +31,9 @@ impl Responder {
         self.advance(part.sequence + part.packets, part.ends);
     }
 
-    /// Receives a part of a message on the sender's thread, and copies its bytes from `source`.
-    /// After an error the state is unchanged, with two exceptions: the message may have taken a
-    /// receive, and an RNR NAK may have been counted.
+    /// Receives a part (range) of a message on the sender's thread, and copies its bytes from
+    /// `source`. After an error, the state is unchanged, with two exceptions: the message has
+    /// perhaps taken a receive, and an RNR NAK has perhaps been counted.
     pub(in crate::proto) fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -96,8 +98,8 @@ impl Responder {
         false
     }
 
-    /// Returns whether the responder has no packet to send to the peer except possibly an
-    /// acknowledgement.
+    /// Returns whether the responder has no packet to send to the peer. A pending acknowledgement
+    /// is ignored.
     #[inline]
     pub(in crate::proto) fn has_no_packet(&self) -> bool {
         self.final_nak.is_none()

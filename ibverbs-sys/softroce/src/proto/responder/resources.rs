@@ -49,8 +49,8 @@ pub(super) struct ResponsePacket {
     pub(super) is_repeat: bool,
 }
 
-/// The newest reads and atomics of the peer, oldest first. They are stored so that a lost response
-/// can be sent again. The maximum number is the limit on the peer's outstanding reads and atomics
+/// Newest reads and atomics of the peer, oldest first, stored so that a lost response can be sent
+/// again. The maximum number is the limit on the peer's outstanding reads and atomics
 /// (`max_dest_rd_atomic`).
 #[derive(Debug, Default)]
 pub(super) struct Resources {
@@ -91,8 +91,9 @@ impl Resource {
 }
 
 impl Resources {
-    /// Returns whether the peer may send one more read or atomic: fewer than `capacity`, the limit
-    /// on the peer's outstanding reads and atomics, have an unsent response.
+    /// Returns whether the peer may send a further read or atomic. This is so if fewer than
+    /// `capacity` of the stored requests have an unsent response. `capacity` is the limit on the
+    /// peer's outstanding reads and atomics.
     pub(super) fn has_room(&self, capacity: usize) -> bool {
         let unanswered = self.ring.iter().rev().take(capacity);
         capacity > 0 && unanswered.filter(|resource| !resource.answered).count() < capacity
@@ -116,8 +117,8 @@ impl Resources {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
-    /// Returns the sequence number that an acknowledgement of all requests up to the sequence
-    /// number `newest` contains. Leaves out reads and atomics at the end of these requests, because
+    /// Returns the sequence number with which this side acknowledges all requests up to the
+    /// sequence number `newest`. Leaves out reads and atomics at the end of these requests, because
     /// their responses acknowledge them. `messages` is the message sequence number (MSN) of
     /// `newest`. A stored read or atomic with this MSN is the newest request.
     #[inline(always)]

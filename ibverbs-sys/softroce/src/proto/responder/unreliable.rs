@@ -4,9 +4,9 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Counter, Host, Incoming, Sequence, Source};
 use crate::wire::Packet;
 
-/// Maximum distance of a late or duplicated packet behind the newest packet, in sequence numbers.
-/// Such a packet is dropped. A packet with an even older number means that the peer has restarted
-/// its sequence.
+/// Maximum distance from the newest packet back to a late or duplicated packet, in sequence
+/// numbers. A packet within this distance is dropped. A packet with an even older number means that
+/// the peer has begun a new sequence of numbers.
 const MAX_LATE: i32 = 1 << 15;
 
 impl Responder {
@@ -69,8 +69,8 @@ impl Responder {
     }
 
     /// Records the arrival of the sequence numbers from `sequence` to `end` (exclusive), as a
-    /// packet or through shared memory. `starts` is set at the beginning of a message. Unless the
-    /// numbers are late, `end` is expected next afterwards. Returns `false` if the caller must drop
+    /// packet or through shared memory. `starts` is set at the beginning of a message. Afterwards,
+    /// `end` is expected next, unless the numbers are late. Returns `false` if the caller must drop
     /// the bytes: the numbers are late, or an earlier part of the message was lost or invalid.
     fn advance_unreliable(
         &mut self,

@@ -16,9 +16,9 @@ pub(in crate::same_host) struct Consumer<S, C, M> {
     must_wake_producer: bool,
 }
 
-/// A received message. The message's words are copied out of the slot (cache line of the ring), so
-/// the producer cannot change them any more. The chunks (cache lines of payload) are still in the
-/// ring.
+/// A received message: its words, which are copied out of the slot (cache line of the ring), and
+/// its chunks (cache lines of payload), which are still in the ring. So the producer can no longer
+/// change the words, but can still change the chunks.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::same_host) struct Message<'a> {
     /// Number that the producer has added to the message: the message type, and the indices of the
@@ -51,16 +51,16 @@ where
         }
     }
 
-    /// Returns whether the ring (message queue in shared memory) contains no message that this
-    /// consumer could receive at present.
+    /// Returns whether the ring (message queue in shared memory) currently contains no message for
+    /// this consumer.
     pub(in crate::same_host) fn is_empty(&self) -> bool {
         self.head().is_none()
     }
 
-    /// Removes the next message from the ring (message queue in shared memory), calls `take` with
-    /// it, and returns the result of `take`. Returns `None` if there is no message at present. Also
-    /// returns `None` if the producer has published only slots without a message; the caller must
-    /// then call this function again.
+    /// Removes the next message from the ring (message queue in shared memory), and calls `take`
+    /// with the message. Returns the result of `take`, or `None` if there is no message at present.
+    /// Also returns `None` if the producer has published only slots without a message; the caller
+    /// must then call this function again.
     pub(in crate::same_host) fn pop<T>(
         &mut self,
         take: impl FnOnce(Message<'_>) -> T,
@@ -96,14 +96,14 @@ where
         std::mem::take(&mut self.must_wake_producer)
     }
 
-    /// Returns the number of the slot (cache line of the ring) in which the next message arrives,
-    /// for [`is_published`](super::is_published).
+    /// Returns the number of the slot (cache line of the ring) in which the next message arrives.
+    /// Callers pass the number to [`is_published`](super::is_published).
     pub(in crate::same_host) fn next_slot(&self) -> u32 {
         self.position.slot
     }
 
-    /// Returns the number of the slot after the last message that has arrived: the first slot
-    /// (cache line of the ring) that the producer has not published yet.
+    /// Returns the number of the first slot (cache line of the ring) that the producer has not
+    /// published yet. All messages that have arrived are in the slots before it.
     pub(in crate::same_host) fn end(&self) -> u32 {
         let slots = &self.memory.slots;
         let next = self.position.slot;

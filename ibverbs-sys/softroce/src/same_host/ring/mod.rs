@@ -44,8 +44,8 @@ pub(super) struct Slot([AtomicU64; 8]);
 pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
 /// Shared control words of a ring (message queue). `released` is the position up to which the
-/// consumer has freed the memory; only the consumer writes this word. `starved` is set by a
-/// producer that waits for free space, to request a wakeup; both sides write this word.
+/// consumer has freed the memory; only the consumer writes this word. `starved` requests a wakeup
+/// of a producer that waits for free space; both sides write this word.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct ControlWords {
@@ -63,8 +63,8 @@ pub(super) const CHUNK_WORDS: usize = 8;
 /// Length of a chunk (cache line of payload) in bytes.
 pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 
-/// Tag of a published slot (cache line of the message ring) without a message. A producer publishes
-/// such a slot if it fails after it has claimed the slot.
+/// Tag of a published slot (cache line of the message ring) that contains no message. A producer
+/// publishes such a slot if it has claimed the slot and then cannot complete the message.
 const NO_MESSAGE: u16 = 0;
 
 /// Shared memory of a ring buffer for messages: one cache line for each message (`slots`), cache
@@ -78,7 +78,7 @@ pub(super) struct Memory<S, C, M> {
 }
 
 /// Error: the peer has violated the protocol of the message ring in shared memory, for example by
-/// an impossible position.
+/// publishing an impossible position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer's memory makes no sense")]
 pub(super) struct Violation;

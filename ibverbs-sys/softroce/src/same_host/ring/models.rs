@@ -42,8 +42,9 @@ fn fill(number: u64) -> impl FnOnce(MessageChunks<'_>) -> Result<(), ()> {
     }
 }
 
-/// Checks that a slot and its chunk (cache lines of the ring) are not overwritten before the
-/// consumer has read them, and not read before the producer has written them.
+/// Checks that the consumer receives each message completely or not at all. The producer must not
+/// overwrite a slot or a chunk (cache lines of the ring) that the consumer has not read yet. The
+/// consumer must not read them before the producer has written them.
 #[test]
 fn a_message_is_received_completely_or_not_at_all() {
     loom::model(|| {
@@ -81,8 +82,8 @@ fn each_message_of_two_producers_arrives_once() {
     });
 }
 
-/// Checks that a producer that waits for space in a full ring buffer either is woken by the
-/// consumer or finds free space immediately.
+/// Checks a producer that waits for space in a full ring buffer: the consumer wakes the producer,
+/// or the producer finds free space immediately.
 #[test]
 fn a_waiting_producer_gets_a_wakeup_or_space() {
     loom::model(|| {

@@ -6,9 +6,9 @@ use super::{
 use crate::memory::prefetch_for_write;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Distance from the next slot (cache line of the ring) to the slot that [`Producer::prefetch`]
-/// loads into the cache, in slots. The next slot itself would soon be lost from the cache, because
-/// the consumer polls it.
+/// Distance, in slots (cache lines of the ring), from the next slot to the slot that
+/// [`Producer::prefetch`] loads into the cache. The next slot itself would soon be lost from the
+/// cache, because the consumer polls it.
 const PREFETCH_DISTANCE: u32 = 3;
 
 /// Reason for which a message could not be sent on a ring (message queue).
@@ -49,7 +49,8 @@ where
     }
 
     /// Creates the sending side of a message ring in the shared memory `memory`. `position` is the
-    /// position of the next message. All earlier messages must have been sent and consumed.
+    /// position of the next message. The caller must ensure that all earlier messages were sent and
+    /// consumed.
     pub(super) fn at(position: Position, memory: Memory<S, C, M>) -> Self {
         debug_assert!(memory.slots.len().is_power_of_two());
         debug_assert!(memory.chunks.len().is_power_of_two());
@@ -108,8 +109,8 @@ where
     }
 
     /// Returns whether the message ring has space for a message with `chunks` chunks (cache lines
-    /// of payload). `claimed` is the position of the message. The result is valid only while
-    /// `claimed` is the present sending position.
+    /// of payload) at the position `claimed`. The result is valid only while `claimed` is the
+    /// position of the next message.
     fn has_room(&self, claimed: u64, chunks: u16) -> Result<bool, Violation> {
         let used = |released: u64| {
             let (claimed, released) = (Position::of(claimed), Position::of(released));
@@ -141,10 +142,10 @@ where
         Ok(fits((slots, chunks_used)))
     }
 
-    /// Loads the cache line of a later slot into the cache for writing, because further messages
-    /// probably follow. The cache line is still in the cache of the consumer's processor, which
-    /// read the slot's previous message. Without this prefetch, a store would wait for the cache
-    /// line.
+    /// Loads the cache line of a later slot into this processor's cache for writing, because
+    /// further messages probably follow. Without this prefetch, a store to the slot would wait: the
+    /// cache line is still in the cache of the consumer's processor, which has read the previous
+    /// message of the slot.
     #[inline]
     pub(in crate::same_host) fn prefetch(&self) {
         let mut position = Position::of(self.claimed.load(Ordering::Relaxed));
@@ -153,8 +154,8 @@ where
     }
 
     /// Returns whether the message ring has space for a message with `chunks` chunks (cache lines
-    /// of payload). Another thread may take the space before the caller does. Also returns `true`
-    /// if the consumer has violated the protocol.
+    /// of payload). The space is not reserved: another thread can take it before the caller does.
+    /// Also returns `true` if the consumer has violated the protocol.
     pub(in crate::same_host) fn may_have_room(&self, chunks: u16) -> bool {
         loop {
             let claimed = self.claimed.load(Ordering::Relaxed);

@@ -112,8 +112,8 @@ struct Scheduled {
 }
 
 /// Kind of a simulated event, with its parameters. `Ord` is implemented because events are kept in
-/// a heap. The order of two kinds is never used: events at the same time have different numbers,
-/// which are compared first.
+/// a heap. The order of two kinds has no effect, because the unique numbers of the events are
+/// compared first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {
     /// A packet of the node `from` arrives at the queue of a shared link, on its way to the queue

@@ -210,8 +210,9 @@ impl World<'_> {
         }
     }
 
-    /// Sends a run, if a run can be sent next. A run consists of several packets from the middle of
-    /// a message that are written in one step. Returns whether packets were sent.
+    /// Sends several packets of a queue pair in one step, if the next packets are middle packets of
+    /// one message (a run). The packets of a run have the same length. Returns `false` if no
+    /// packets were sent.
     fn transmit_run(&mut self, place: QpId) -> bool {
         let Some(run) = self.with(place, |queue_pair, view, _| queue_pair.next_run(view)) else {
             return false;
@@ -282,8 +283,8 @@ impl World<'_> {
         self.forward(receiver, bytes, fate, arrival);
     }
 
-    /// Makes a packet arrive at the node `node` at the time `arrival`. `fate` is the effect of the
-    /// network: the packet may be lost, or arrive late, twice, or with changed bytes.
+    /// Schedules the arrival of a packet at the node `node` at the time `arrival`. `fate` is the
+    /// effect of the network: the packet is perhaps lost, or arrives twice or with changed bytes.
     pub(super) fn forward(&mut self, node: usize, mut packet: Vec<u8>, fate: Fate, arrival: Time) {
         match fate {
             Fate::Lose => {
@@ -387,8 +388,8 @@ impl World<'_> {
     }
 
     /// Returns the index of the simulated node that has the destination address of `path`. If no
-    /// node has this address, returns `None`, and records that the queue pair at `place` has
-    /// violated a rule by sending to it.
+    /// node has this address, returns `None`, and records a violation of the rules by the queue
+    /// pair at `place`.
     fn receiver(&mut self, place: QpId, path: &Path) -> Option<usize> {
         let receiver = |node: &Node| node.address == path.destination;
         let found = self.nodes.iter().position(receiver);

@@ -274,9 +274,10 @@ type Scripts = [Script; 2];
 ///
 /// - Writes succeed until the peer is gone. The first write after that fails with `BrokenPipe` or
 ///   `ConnectionReset`, the later ones with `BrokenPipe`.
-/// - A shutdown succeeds. On TCP, a shutdown can also fail with `NotConnected`.
-/// - A flush succeeds. On a stream, a flush or a shutdown can also fail with `BrokenPipe`, if
-///   accepted bytes were lost. TCP does not report such a loss.
+/// - A shutdown succeeds or fails with `NotConnected`. On a stream, a shutdown fails only if
+///   accepted bytes were lost.
+/// - A flush succeeds. On a stream, a flush can also fail with `BrokenPipe`, if accepted bytes were
+///   lost. TCP does not report such a loss.
 /// - Reads return the peer's bytes and then the end. On TCP, a peer that is dropped with unread
 ///   bytes resets the connection. Then bytes can be lost, and a read fails with `ConnectionReset`,
 ///   or returns the end if a write got the error before. A stream delivers the bytes.
@@ -300,14 +301,10 @@ fn check_end(number: usize, scripts: &Scripts, records: &[Record; 2], is_tcp: bo
             }
             (Step::Shutdown, _) if std::mem::replace(&mut is_shut, true) => false,
             (_, Outcome::Done) => true,
-            (Step::Flush, Outcome::Failed(_)) if is_tcp => false,
-            (_, Outcome::Failed(kind)) => {
-                let expected = match is_tcp {
-                    true => ErrorKind::NotConnected,
-                    false => ErrorKind::BrokenPipe,
-                };
-                is_peer_dropped && kind == expected
+            (Step::Flush, Outcome::Failed(kind)) => {
+                is_peer_dropped && !is_tcp && kind == ErrorKind::BrokenPipe
             }
+            (_, Outcome::Failed(kind)) => is_peer_dropped && kind == ErrorKind::NotConnected,
         };
         assert!(
             is_allowed,

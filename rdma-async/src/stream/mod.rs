@@ -51,8 +51,9 @@ use crate::rdma::Rdma;
 ///   reads the end of the stream after the last byte. Dropping the stream also ends this direction.
 ///   The runtime delivers the written bytes in the background, as long as the peer accepts some
 ///   bytes within [`RdmaBuilder::response_timeout`]. If the connection fails, reads fail with
-///   [`io::ErrorKind::ConnectionReset`] and writes with [`io::ErrorKind::BrokenPipe`]. Flushes and
-///   shutdowns then fail only if written bytes were not posted to the device.
+///   [`io::ErrorKind::ConnectionReset`] and writes with [`io::ErrorKind::BrokenPipe`]. A flush
+///   then fails with [`io::ErrorKind::BrokenPipe`], and a shutdown with
+///   [`io::ErrorKind::NotConnected`], but only if written bytes were not posted to the device.
 ///
 /// ```
 /// use rdma_async::{RdmaBuilder, RdmaStream};

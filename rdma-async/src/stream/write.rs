@@ -148,11 +148,12 @@ fn write_error(error: Error) -> io::Error {
     }
 }
 
-/// Returns an error if the connection has ended before all written bytes were posted to the device.
-/// Succeeds if the bytes were posted and the peer then closed the connection, as with TCP.
-fn check_lost(connection: &Connection) -> io::Result<()> {
+/// Returns an error of the kind `kind` if the connection has ended before all written bytes were
+/// posted to the device. Succeeds if the bytes were posted and the peer then closed the connection,
+/// as with TCP.
+fn check_lost(connection: &Connection, kind: io::ErrorKind) -> io::Result<()> {
     match connection.lost_bytes() {
-        Some(error) => Err(write_error(error.clone())),
+        Some(error) => Err(io::Error::new(kind, error.clone())),
         None => Ok(()),
     }
 }
@@ -181,12 +182,14 @@ impl AsyncWrite for OwnedWriteHalf {
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let connection = self.rdma.connection();
         connection.post_staged();
-        Poll::Ready(check_lost(connection))
+        Poll::Ready(check_lost(connection, io::ErrorKind::BrokenPipe))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.end();
-        Poll::Ready(check_lost(self.rdma.connection()))
+        // The kind with which the shutdown of a lost TCP connection fails.
+        let kind = io::ErrorKind::NotConnected;
+        Poll::Ready(check_lost(self.rdma.connection(), kind))
     }
 }
 

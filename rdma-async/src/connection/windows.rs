@@ -92,8 +92,8 @@ pub(super) struct NotEnded {
 impl NotEnded {
     /// Returns the region if a later attempt can end the peer's access: the error is
     /// [`VerbsError::InUse`], because a request in flight uses the memory window. Reports any other
-    /// error and returns `None`. The memory is then not freed, because it is possible that the
-    /// device still accesses the memory.
+    /// error and returns `None`. The memory is then not freed, because the device may still access
+    /// the memory.
     fn into_region_in_use(self, device: &RdmaDevice) -> Option<Box<WindowedRegion>> {
         match self.error {
             VerbsError::InUse { .. } => Some(self.region),

@@ -139,8 +139,8 @@ impl WorkStatus {
 
     /// Returns whether a repetition of the failed request can succeed. A failed request leaves the
     /// queue pair in the error state, so the program must first reset or recreate the queue pair.
-    /// It is possible that the peer has executed a failed atomic; a repetition then changes the
-    /// memory a second time.
+    /// The peer may have executed an atomic operation that failed at this side. Repeating the
+    /// operation then changes the memory a second time.
     pub fn is_retryable(self) -> bool {
         matches!(
             self,

@@ -2,7 +2,11 @@
 //! because registration is slow.
 
 use std::alloc::Layout;
+use std::iter::successors;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread::available_parallelism;
 
 use parking_lot::Mutex;
 use rdma_core::device::DeviceCapabilities;
@@ -24,21 +28,38 @@ const CHUNK: usize = 64 << 10;
 /// Approximate number of bytes in huge pages that the pool registers with one call, and then splits
 /// into pieces. Equal to the usual size of a huge page.
 const HUGE_CHUNK: usize = 2 << 20;
-/// Approximate number of bytes of unused memory that a pool keeps registered for each size of
-/// pieces. The pool frees further pieces. As a number of pieces, the limit is at least 4 and at
+/// Maximum number of caches of a pool. Limits the unused memory that a pool keeps on a machine with
+/// many processors.
+const MAX_CACHES: usize = 16;
+/// Approximate number of bytes of unused memory that each cache of a pool keeps registered for each
+/// size of pieces. The cache frees further pieces. As a number of pieces, the limit is at least 4 and at
 /// most 4096. Not used if the program has set watermarks.
 const MAX_KEPT_BYTES: usize = 64 << 20;
+
+thread_local! {
+    /// Number of the thread, by which pools distribute the threads over their caches.
+    static THREAD_NUMBER: usize = {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        THREADS.fetch_add(1, Ordering::Relaxed)
+    };
+}
 
 /// Pool of registered memory of one protection domain, which lends memory in pieces. The sizes of
 /// the pieces are powers of two.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    sizes: Vec<Arc<PieceLender>>,
+    /// One cache for each processor. Threads use different caches, so that the shards of several
+    /// threads do not wait for each other.
+    caches: Vec<Cache>,
     /// Lender of memory that is too large or too strictly aligned for the sizes, and is freed when
     /// it is returned.
     unpooled: Arc<PieceLender>,
     usage: Arc<Usage>,
 }
+
+/// The lenders of one cache of a [`Pool`]: one for each size of pieces, the smallest size first. A
+/// region returns to the cache from which the region was taken.
+type Cache = Vec<Arc<PieceLender>>;
 
 impl Pool {
     pub(crate) fn new(domain: &ProtectionDomain, options: &PoolOptions) -> Arc<Self> {
@@ -56,12 +77,16 @@ impl Pool {
                     ..lender
                 })
             };
-            let sizes = std::iter::successors(Some(MIN_PIECE), |size| Some(2 * size));
-            Self {
-                sizes: sizes
+            let cache = |_| {
+                let sizes = successors(Some(MIN_PIECE), |size| Some(2 * size));
+                sizes
                     .take_while(|&size| size <= MAX_PIECE)
                     .map(lender)
-                    .collect(),
+                    .collect()
+            };
+            let caches = available_parallelism().map_or(1, NonZero::get);
+            Self {
+                caches: (0..caches.min(MAX_CACHES)).map(cache).collect(),
                 unpooled: lender(0),
                 usage: Arc::clone(&usage),
             }
@@ -78,7 +103,19 @@ impl Pool {
     /// reuse.
     fn kept(&self) -> usize {
         let kept = |lender: &Arc<PieceLender>| lender.kept.lock().len() * lender.size;
-        self.sizes.iter().map(kept).sum()
+        self.lenders().map(kept).sum()
+    }
+
+    /// Returns the lenders of all caches, those of the smallest size first.
+    fn lenders(&self) -> impl DoubleEndedIterator<Item = &Arc<PieceLender>> {
+        let sizes = 0..self.caches[0].len();
+        sizes.flat_map(|size| self.caches.iter().map(move |cache| &cache[size]))
+    }
+
+    /// Returns the cache that the calling thread uses.
+    #[inline]
+    fn cache(&self) -> &Cache {
+        &self.caches[THREAD_NUMBER.with(|number| *number) % self.caches.len()]
     }
 
     /// Frees unused pieces of registered memory until the pool keeps at most `target` bytes.
@@ -86,16 +123,16 @@ impl Pool {
     /// than the number of bytes left to free. If this does not suffice, also frees the smallest
     /// sufficient pieces.
     pub(crate) fn trim(&self, target: usize) -> usize {
-        for lender in &self.sizes {
+        for lender in self.lenders() {
             lender.collect_claimed();
         }
         let mut excess = self.kept().saturating_sub(target);
         let mut freed = 0;
-        for lender in self.sizes.iter().rev() {
+        for lender in self.lenders().rev() {
             let bytes = lender.free_kept(excess / lender.size);
             (freed, excess) = (freed + bytes, excess - bytes);
         }
-        for lender in &self.sizes {
+        for lender in self.lenders() {
             let bytes = lender.free_kept(excess.div_ceil(lender.size));
             (freed, excess) = (freed + bytes, excess.saturating_sub(bytes));
         }
@@ -118,7 +155,7 @@ impl Pool {
     /// or the result of an atomic operation. Returns a claim: exclusive use of the memory by one
     /// request.
     pub(crate) fn take_header(&self, len: usize) -> Result<WriteClaim> {
-        match self.sizes[0].take()?.into_claim(..len) {
+        match self.cache()[0].take()?.into_claim(..len) {
             Ok(claim) => Ok(claim),
             Err(_) => unreachable!("memory from the pool is unclaimed"),
         }
@@ -127,7 +164,7 @@ impl Pool {
     /// Puts memory that [`Self::take_header`] has lent back into the pool, which keeps the memory
     /// for the next header.
     pub(crate) fn put_back_header(&self, piece: SharedBuffer) {
-        self.sizes[0].keep(piece);
+        self.cache()[0].keep(piece);
     }
 
     /// Takes memory with the size and alignment of `layout` from the pool. Returns the memory and
@@ -183,7 +220,7 @@ impl Pool {
             .checked_next_power_of_two();
         let class = size.and_then(|size| {
             let class = size.trailing_zeros() - MIN_PIECE.trailing_zeros();
-            self.sizes.get(class as usize)
+            self.cache().get(class as usize)
         });
         // Pieces of up to 4096 bytes are aligned to their size, and larger pieces to a page of 4096
         // bytes, because the memory of a registration begins on a page.
@@ -244,10 +281,22 @@ impl PieceLender {
             return Ok(piece);
         }
         self.collect_claimed();
-        match self.take_kept() {
+        match self.take_kept().or_else(|| self.take_from_other_cache()) {
             Some(piece) => Ok(piece),
             None => self.grow(),
         }
+    }
+
+    /// Takes an unused piece of another cache of the pool, because using the piece is faster than
+    /// registering new memory. Returns `None` if no cache keeps a piece of this size.
+    #[cold]
+    fn take_from_other_cache(&self) -> Option<SharedBuffer> {
+        let pool = self.pool.upgrade()?;
+        let mut others = pool.lenders().filter(|other| other.size == self.size);
+        others.find_map(|other| {
+            other.collect_claimed();
+            other.take_kept()
+        })
     }
 
     #[inline]
@@ -410,5 +459,33 @@ mod tests {
         lender.put_back(third);
         let statistics = pool.statistics();
         assert_eq!((statistics.in_use, statistics.kept), (0, 2 * CHUNK));
+    }
+
+    #[test]
+    fn threads_use_caches_of_their_own_and_the_unused_memory_of_the_others() {
+        let domain = Context::open("softroce0").and_then(|context| context.protection_domain());
+        let pool = Pool::new(&domain.unwrap(), &PoolOptions::default());
+        let layout = Layout::new::<[u8; CHUNK]>();
+        let (piece, lender) = pool.take(layout).unwrap();
+        lender.put_back(piece);
+        let mut unused: Vec<_> = pool.caches.iter().collect();
+        // Threads of other tests can get numbers meanwhile, so more threads than caches are tried.
+        for _ in 0..1000 {
+            let used = std::thread::scope(|scope| {
+                let used = scope.spawn(|| {
+                    let (piece, lender) = pool.take(layout).unwrap();
+                    assert_eq!(pool.statistics().kept, 0, "the unused memory is used");
+                    lender.put_back(piece);
+                    lender
+                });
+                used.join().unwrap()
+            });
+            assert_eq!(pool.statistics().kept, CHUNK);
+            unused.retain(|cache| !cache.iter().any(|own| Arc::ptr_eq(own, &used)));
+            if unused.is_empty() {
+                return;
+            }
+        }
+        panic!("{} caches were not used", unused.len());
     }
 }

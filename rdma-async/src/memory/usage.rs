@@ -40,8 +40,8 @@ impl PoolOptions {
 
     /// Sets the watermarks, in bytes, of the memory that stays registered after its region was
     /// dropped. When this memory exceeds `high`, the pool frees memory until at most `low` bytes
-    /// are left. By default there are no watermarks, and the pool keeps about 64 MiB of regions of
-    /// each size.
+    /// are left. By default the pool has no watermarks. Each of its caches, one for each processor,
+    /// then keeps about 64 MiB of regions of each size.
     ///
     /// Large regions are freed first. Regions of less than 64 KiB, or of less than 2 MiB in huge
     /// pages, share registrations. A shared registration ends when all its regions are freed.

@@ -241,9 +241,9 @@ impl ControlTask {
         });
     }
 
-    /// Returns whether a connection that the application has dropped can be freed. This is the case
-    /// if the deadline has passed, or if the connection has failed, for example because the peer
-    /// has closed its end. Also shuts down this side of the [`Link`] (for example the TCP
+    /// Returns whether a connection that the application has dropped can be freed. A connection can
+    /// be freed if its deadline has passed, or if the connection has failed, for example because
+    /// the peer has closed its end. Also shuts down this side of the [`Link`] (for example the TCP
     /// connection) once the peer has received all messages.
     ///
     /// Even then, the connection is kept until the peer closes its end, so that the queue pair

@@ -9,8 +9,8 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory};
 use crate::memory::{LocalMr, PieceLender, RegionParts};
 
 /// Part of a local buffer that the peer may access. The part has a memory registration of its own,
-/// so that deregistering the part ends the peer's access. The other parts of the buffer are kept
-/// here. They are joined with this part again when the access ends.
+/// so that deregistering the part ends the peer's access. Also keeps the other parts of the buffer,
+/// so that all parts can be joined again when the access ends.
 #[derive(Debug)]
 pub(super) struct ExposedRegion {
     memory: ExposedMemory,

@@ -68,7 +68,7 @@ pub(crate) enum Kind {
     /// Message without a body, which only returns credits and probes the peer.
     Credit,
     /// Close of the connection: the sender sends no further messages. Used only by [in-band
-    /// links](super::link); other links announce the close by other means.
+    /// links](super::link). Other links announce the close by other means.
     Close,
     /// Advertisement of the [ring](super::ring) of the sender of this message: memory into which
     /// the receiver may write long pieces of a stream.

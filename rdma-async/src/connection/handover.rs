@@ -6,7 +6,6 @@ use std::future::poll_fn;
 use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -22,7 +21,7 @@ use super::replies::Reply;
 use super::send_state::{AWAITED, NotAccepted};
 use super::windows::{EndedAccess, Windows};
 use crate::error::{Error, Result};
-use crate::memory::{GrantedMemory, LocalMr, LocalMrReadAccess, RemoteMr};
+use crate::memory::{GrantedMemory, LocalMr, RemoteMr};
 use crate::observe::report_failed_end;
 use crate::reserve::GrantState;
 
@@ -311,14 +310,8 @@ impl Connection {
     /// Waits until the peer returns memory that this end has lent, and returns the region to the
     /// application.
     pub(crate) async fn receive_returned(&self) -> Result<LocalMr> {
-        let (region, charge) = self
-            .wait(&self.returned_arrived, || self.returned.pop())
-            .await?;
-        let was_requested = usize::from(charge.is_some());
-        (self.returned_requests).fetch_sub(was_requested, Ordering::Relaxed);
-        let bytes = was_requested * region.length();
-        self.returned_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        Ok(region)
+        let returned = &self.returned;
+        self.wait(returned.waiters(), || returned.pop()).await
     }
 }
 

@@ -27,6 +27,7 @@ mod rendezvous;
 mod replies;
 mod requests;
 mod results;
+mod returned;
 mod ring;
 mod send_state;
 mod sender;
@@ -37,12 +38,11 @@ mod work;
 
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use crossbeam_queue::SegQueue;
 use rdma_core::memory::Claim;
 use rdma_core::{QueuePair, RemoteMemory, WorkError, WorkStatus};
 use tokio::sync::Notify;
@@ -71,6 +71,7 @@ pub(crate) use self::rendezvous::{IncomingMessage, StreamPiece};
 use self::replies::PendingReplies;
 use self::requests::Requests;
 use self::results::ResultSlot;
+use self::returned::ReturnedRegions;
 pub(crate) use self::ring::RingPiece;
 use self::ring::{OwnRing, PeerRing};
 use self::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
@@ -83,9 +84,7 @@ use crate::authentication::Authenticator;
 use crate::builder::Settings;
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
-use crate::memory::{
-    Charge, LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, claim_read, claim_write,
-};
+use crate::memory::{LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, claim_read, claim_write};
 use crate::shard::{BRIEF_POLL, Reservation, Shard};
 
 /// Number of polls of a connection's futures that use up one unit of tokio's cooperative budget. A
@@ -154,15 +153,8 @@ pub(crate) struct Connection {
     /// Memory that the peer has offered.
     offers: Inbox<RemoteMr>,
     borrowed: BorrowedLeases,
-    /// Lent memory that the peer has returned. Memory that the peer had requested counts towards
-    /// the limits of the peer until the application receives the memory.
-    returned: SegQueue<(LocalMr, Option<Charge>)>,
-    /// Number of regions in `returned` that the peer had requested.
-    returned_requests: AtomicUsize,
-    /// Total length, in bytes, of the regions in `returned` that the peer had requested.
-    returned_bytes: AtomicUsize,
-    /// Tasks that wait for returned memory or for the end of the connection.
-    returned_arrived: Waiters,
+    /// Lent memory that the peer has returned.
+    returned: ReturnedRegions,
     /// Messages that the application receives before the messages in `messages`.
     front: FrontQueue,
     // Dropped after the queue pair, because requests in flight use windows.
@@ -218,10 +210,7 @@ impl Connection {
             write_immediates: Inbox::new(own.data),
             offers: Inbox::new(own.data),
             borrowed: BorrowedLeases::default(),
-            returned: SegQueue::new(),
-            returned_requests: AtomicUsize::new(0),
-            returned_bytes: AtomicUsize::new(0),
-            returned_arrived: Waiters::default(),
+            returned: ReturnedRegions::default(),
             front: FrontQueue::default(),
             leases: Leases::new(settings.remote_access, device.clone()),
             windows: Arc::new(Windows::new(Arc::clone(&control_wakeup), device.clone())),
@@ -301,7 +290,7 @@ impl Connection {
     /// Waits until the connection has ended, and returns the error that ended it.
     pub(crate) async fn wait_for_end(&self) -> Error {
         // `fail` wakes these waiters, and few other events wake them.
-        let waiters = &self.returned_arrived;
+        let waiters = self.returned.waiters();
         waiters.wait_for(|| self.failure().cloned()).await
     }
 
@@ -341,7 +330,7 @@ impl Connection {
             self.messages.waiters(),
             self.write_immediates.waiters(),
             self.offers.waiters(),
-            &self.returned_arrived,
+            self.returned.waiters(),
         ] {
             waiters.wake();
         }

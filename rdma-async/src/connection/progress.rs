@@ -15,7 +15,7 @@ use super::replies::Reply;
 use super::requests::Request;
 use super::{Connection, HEADER_LEN};
 use crate::error::Error;
-use crate::memory::{LocalMr, LocalMrReadAccess, RemoteMr};
+use crate::memory::{LocalMr, RemoteMr};
 
 impl Connection {
     /// Handles the completion of a receive with the memory `memory`: decodes the message, takes the
@@ -159,12 +159,7 @@ impl Connection {
             }
             Kind::Return { lease } => match self.end_lease_by_peer(lease) {
                 Some(EndedLease::Memory(Ok(region), charge)) => {
-                    let was_requested = usize::from(charge.is_some());
-                    (self.returned_requests).fetch_add(was_requested, Ordering::Relaxed);
-                    let bytes = was_requested * region.length();
-                    self.returned_bytes.fetch_add(bytes, Ordering::Relaxed);
-                    self.returned.push((region, charge));
-                    self.returned_arrived.wake();
+                    self.returned.push(region, charge);
                 }
                 Some(EndedLease::Memory(Err(error), _)) => self.fail(error.into()),
                 Some(EndedLease::ToReservation | EndedLease::Revoked) => {}

@@ -57,7 +57,7 @@ struct Entry {
 /// Handle of a future that waits for a reply of the peer. If the handle is dropped after the
 /// request was sent, the reply stays in the table of expected replies ([`PendingReplies`]) until
 /// the reply arrives. Until then, the peer can read a long message of this end. A late grant of
-/// memory is also still recognized: it does not count as memory that this end has not requested.
+/// memory is also still recognized, and does not count as memory that this end has not requested.
 #[derive(Debug)]
 pub(super) struct PendingReply<'a> {
     pub(super) id: u64,

@@ -106,13 +106,12 @@ impl Connection {
         let held = self.leases.granted();
         // An ended lease counts until the peer has returned or released it, because its id is still
         // in use. A returned region counts until the application receives it.
-        let returned = self.returned_requests.load(Ordering::Relaxed);
-        let regions = held.regions + self.leases.unreturned_regions() + returned;
+        let returned = self.returned.requested();
+        let regions = held.regions + self.leases.unreturned_regions() + returned.regions;
         if regions >= limits.regions {
             return Err(Refusal::Regions(limits.regions as u64));
         }
-        let returned_bytes = self.returned_bytes.load(Ordering::Relaxed);
-        let sum = (held.bytes + returned_bytes).checked_add(bytes);
+        let sum = (held.bytes + returned.bytes).checked_add(bytes);
         if sum.is_none_or(|sum| sum > limits.bytes) {
             return Err(Refusal::Bytes(limits.bytes as u64));
         }

@@ -201,7 +201,7 @@ impl Connection {
     /// Advertises a ring to the peer: memory of this end into which the peer writes long pieces of
     /// a stream. The ring counts as memory that the peer holds.
     ///
-    /// Does nothing in these cases; long pieces then still arrive by
+    /// Does nothing in the following cases, in which long pieces still arrive by
     /// [rendezvous](super::rendezvous):
     /// - A ring was advertised before, or the connection has failed.
     /// - Memory or the peer's limit is used up.
@@ -250,8 +250,8 @@ impl Connection {
 
     /// Records that the peer has written a piece of a stream into a slot of this end's ring, and
     /// returns the position of the piece. `immediate`, the immediate data of the write, contains
-    /// the slot and the length. Returns `None` if these are invalid, or if the peer was not allowed
-    /// to write to the slot.
+    /// the slot and the length. Returns `None` if the slot or the length is invalid, or if the peer
+    /// was not allowed to write to the slot.
     pub(super) fn accept_written(&self, immediate: u32) -> Option<RingPiece> {
         let ring = self.own_ring.get()?;
         let Announcement { slot, len, returns } = Announcement::decode(immediate)?;
@@ -269,8 +269,8 @@ impl Connection {
     }
 
     /// Writes a copy of `bytes`, at most [`SLOT_LEN`], into a free slot of the peer's ring. Returns
-    /// `false`, and writes nothing, if this is not possible now, for example because the ring or
-    /// the send queue is full. Calls `must_return` after a slot was found. The result `true`
+    /// `false`, and writes nothing, if the write is not possible now, for example because the ring
+    /// or the send queue is full. Calls `must_return` after a slot was found. The result `true`
     /// requests that the peer returns the slot as soon as the bytes were read.
     pub(super) fn try_write_to_slot(
         &self,

@@ -119,7 +119,7 @@ impl Staged {
 }
 
 /// Send queue, with the state of each accepted request that has not ended. `Q` is the queue of the
-/// device; only loom models use another type.
+/// device. Only loom models use another type.
 #[derive(Debug)]
 pub(super) struct SendState<Q = SendQueue<Memory>> {
     queue: Q,
@@ -490,8 +490,8 @@ impl SendState {
 
     /// Marks the request of a completion as ended, and with it all earlier requests, because
     /// requests complete in order. Stores the results of atomic operations in `results`. Adds the
-    /// wakers of the waiting futures to `wakes`; the caller must wake them. Passes the memory of
-    /// each request to `recycle`. Returns the numbers of ended requests.
+    /// wakers of the waiting futures to `wakes`. The caller must wake these wakers. Passes the
+    /// memory of each request to `recycle`. Returns the numbers of ended requests.
     #[inline]
     pub(super) fn complete(
         &mut self,

@@ -19,7 +19,7 @@ use super::work::{Memory, Push, Work};
 use crate::error::Result;
 
 /// Send queue of a connection, with the state of its requests, shared by futures and the polling
-/// thread. `Q` is the queue of the device; tests use a model of the queue instead.
+/// thread. `Q` is the queue of the device. Tests use a model of the queue instead.
 #[derive(Debug)]
 pub(super) struct Sender<Q = SendQueue<Memory>> {
     state: Mutex<SendState<Q>>,
@@ -242,7 +242,7 @@ impl<Q: Posted> Sender<Q> {
     }
 
     /// Stores `error`, which the device reported for a request, as the first failure of the
-    /// connection. `ended` counts the requests that the completion has ended; the last of these
+    /// connection. `ended` counts the requests that the completion has ended. The last of these
     /// requests has failed. Does nothing if a failure is already stored, or if the request was only
     /// flushed after an earlier failure.
     #[cold]
@@ -395,9 +395,9 @@ impl Connection {
     }
 
     /// Handles a completion of the send queue: marks the completed request and all earlier requests
-    /// as ended. Adds the wakers of their futures to `wakes`; the caller must wake them. Ends the
-    /// connection if the request has failed. Then sends messages that waited for room in the send
-    /// queue, and wakes the tasks that wait for room.
+    /// as ended. Adds the wakers of their futures to `wakes`. The caller must wake these wakers.
+    /// Ends the connection if the request has failed. Then sends messages that waited for room in
+    /// the send queue, and wakes the tasks that wait for room.
     #[inline]
     pub(crate) fn complete(&self, completion: &WorkCompletion, wakes: &mut Vec<Waker>) {
         let outcome = completion.result();

@@ -19,7 +19,7 @@
 //!
 //! # The shim
 //! Many verbs are not symbols of a library. [`ibv_post_send`] and [`ibv_poll_cq`] are inline
-//! functions; [`ibv_query_port`] and [`ibv_reg_mr`] are macros. The symbols with the names of these
+//! functions. [`ibv_query_port`] and [`ibv_reg_mr`] are macros. The symbols with the names of these
 //! macros exist only for old binaries: the symbol `ibv_query_port` fills only the first fields of
 //! an [`ibv_port_attr`]. Therefore this crate binds no function directly, but binds each function
 //! to a C function of the shim, whose name is `rs_` followed by the C name. The shim is a C file
@@ -33,7 +33,7 @@
 //!   A difference fails the build, so no program reads the wrong bytes.
 //! - Structs that the caller provides and that grow from release to release, such as
 //!   [`ibv_port_attr`], [`ibv_device_attr_ex`] and [`ibv_qp_init_attr_ex`], are copied through a
-//!   local variable of the header's own type. The library may fill all of that variable; the caller
+//!   local variable of the header's own type. The library may fill all of that variable. The caller
 //!   gets the fields that these bindings define.
 //! - Structs that the library allocates, such as [`ibv_cq`] and [`ibv_mr`], may be larger than the
 //!   type in these bindings. Access them only through the pointer from the library, never by value.
@@ -92,7 +92,7 @@ pub use bindings::*;
 pub use newer::{ibv_alloc_buf, ibv_buf, ibv_free_buf, ibv_reg_buf_mr};
 
 /// The value that an allocator ([`ibv_parent_domain_init_attr::alloc`]) returns to make the library
-/// allocate as it would without an allocator; see [`ibv_alloc_parent_domain`].
+/// allocate as it would without an allocator. See [`ibv_alloc_parent_domain`].
 pub const IBV_ALLOCATOR_USE_DEFAULT: *mut core::ffi::c_void =
     core::ptr::without_provenance_mut(usize::MAX);
 

@@ -16,7 +16,7 @@ pub struct ibv_buf {
 
 unsafe extern "C" {
     /// Allocates memory that the device of `pd` provides for registration: `ibv_alloc_buf(3)` of
-    /// rdma-core 64. The memory is page-aligned; its contents are unspecified.
+    /// rdma-core 64. The memory is page-aligned, and its contents are unspecified.
     ///
     /// Returns null with `EOPNOTSUPP` if the library at run time lacks the verbs of this module.
     #[link_name = "\u{1}rs_ibv_alloc_buf"]

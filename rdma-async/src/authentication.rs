@@ -64,8 +64,8 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The reason for refusing the token. This end reports the reason; the peer does not receive
-    /// it.
+    /// The reason for refusing the token. This end reports the reason, but the peer does not
+    /// receive it.
     fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<(), String>;
 }
 

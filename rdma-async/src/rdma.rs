@@ -36,12 +36,12 @@ use crate::within::Within;
 ///
 /// After a connection is dropped, its runtime keeps the connection in the background until the
 /// peer's device has acknowledged all messages that were sent or posted, and the peer has closed
-/// its end. The connection is kept for at most one second; messages without an acknowledgement are
-/// then lost. Dropping the runtime waits for these acknowledgements, at most one second for each
-/// connection.
+/// its end. The connection is kept for at most one second. After that second, messages without an
+/// acknowledgement are lost. Dropping the runtime waits for these acknowledgements, at most one
+/// second for each connection.
 ///
 /// The connection ends if an operation fails or if the peer becomes unreachable. All outstanding
-/// and later operations then fail; [`Error::execution`] returns whether the peer may have executed
+/// and later operations then fail. [`Error::execution`] returns whether the peer may have executed
 /// the operation. Messages that arrived before can still be received.
 pub struct Rdma {
     connection: Arc<Connection>,

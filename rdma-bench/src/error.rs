@@ -35,7 +35,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The peer closed the TCP connection: it has exited.
+    /// The peer has exited, which closed the TCP connection.
     #[error("the peer closed the connection before the test was over")]
     PeerGone,
 

@@ -1,7 +1,7 @@
 //! Latency and bandwidth of RDMA between two processes, measured as perftest measures them.
 //!
-//! The program `rdma-bench` takes perftest's flags and prints perftest's columns. Without a host it
-//! is the server and waits; with a host it is the client.
+//! The program `rdma-bench` takes perftest's flags and prints perftest's columns. Without a host
+//! the program is the server and waits. With a host the program is the client.
 //!
 //! ```text
 //! rdma-bench send_lat -d rxe_0 -s 8
@@ -29,12 +29,12 @@
 //!   test, by one call of `bulk_bw` after the other. The bandwidth of these calls is measured at
 //!   the client from the start of the test to the last of them.
 //! - A latency sample is the time between the timestamps taken before two consecutive posts. The
-//!   typical latency is the median; the slowest sample is left out of the maximum, and the slowest
-//!   two are left out of mean and deviation.
+//!   typical latency is the median. The slowest sample is left out of the maximum, and the two
+//!   slowest samples are left out of mean and deviation.
 //! - A bandwidth test keeps up to 128 messages (the depth of the send queue) in flight. One message
 //!   in 100 is signaled, or every message above 8 KiB. The average is over the time from the first
-//!   post to the last completion; the peak is the best rate between any post and any later
-//!   completion. A MiB is 2^20 bytes, a Gb 10^9 bits.
+//!   post to the last completion. The peak is the best rate between any post and any later
+//!   completion. A MiB is 2^20 bytes, and a Gb is 10^9 bits.
 //!
 //! The layers above rdma-core use futures, which changes what is timed:
 //!

@@ -75,7 +75,8 @@ pub enum Length {
 }
 
 impl Length {
-    /// Returns the number of messages that the test measures; `None` if its length is a duration.
+    /// Returns the number of messages that the test measures, or `None` if its length is a
+    /// duration.
     pub fn iterations(self) -> Option<usize> {
         match self {
             Self::Iterations(count) => Some(count),
@@ -105,7 +106,7 @@ pub struct Plan {
     pub sizes: Vec<usize>,
     /// The length of the measurement of each size.
     pub length: Length,
-    /// The path MTU; `None` for the smaller active MTU of the two ports.
+    /// The path MTU, or `None` for the smaller active MTU of the two ports.
     pub mtu: Option<Mtu>,
     /// The kind of memory that server and client use.
     pub memory: Memory,
@@ -119,13 +120,13 @@ pub struct Plan {
     /// writes over rdma-async always use immediate data.
     pub immediate: bool,
     /// The number of memory regions in each process over which a test of writes spreads its
-    /// messages; `None` if each queue pair has its own memory. The regions together hold [a fixed
-    /// number of messages](Self::REGION_MESSAGES), so that all tests touch the same amount of
+    /// messages, or `None` if each queue pair has its own memory. The regions together hold [a
+    /// fixed number of messages](Self::REGION_MESSAGES), so that all tests touch the same amount of
     /// memory.
     pub regions: Option<usize>,
     /// The size of the messages that the client keeps sending during the latency test, on a second
     /// queue pair, or of the bulk memory that it keeps transferring on the same connection of
-    /// rdma-rpc; `None` if it sends nothing else.
+    /// rdma-rpc. `None` if the client sends nothing else.
     pub beside: Option<usize>,
 }
 
@@ -190,7 +191,7 @@ impl Plan {
         takes_part && (self.test.verb == Verb::Send || self.has_immediate())
     }
 
-    /// Returns this plan if its parameters can be combined; otherwise fails.
+    /// Returns this plan if its parameters can be combined. Otherwise fails.
     ///
     /// # Errors
     ///

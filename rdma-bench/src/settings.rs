@@ -19,22 +19,23 @@ pub enum Completion {
     Busy,
 }
 
-/// The settings of one process of a benchmark test. The peer may have other settings; the
+/// The settings of one process of a benchmark test. The peer may have other settings. The
 /// parameters on which both processes must agree are in the [`Plan`](crate::Plan).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The device's name; `None` for the device that `RDMA_DEVICE` selects, or the first usable
-    /// one.
+    /// The device's name. `None` means the device that `RDMA_DEVICE` selects or, without this
+    /// variable, the first usable device.
     pub device: Option<String>,
-    /// The device's port; `None` for an active port.
+    /// The device's port, or `None` for an active port.
     pub port: Option<u8>,
-    /// The GID index; `None` for the value of `RDMA_GID_INDEX`, or a RoCE v2 GID.
+    /// The GID index. `None` means the value of `RDMA_GID_INDEX` or, without this variable, the
+    /// index of a RoCE v2 GID.
     pub gid_index: Option<u32>,
     /// Maximum outstanding requests of a queue pair in a bandwidth test.
     pub tx_depth: usize,
     /// The number of receives that are posted on each queue pair, or on the shared receive queue.
     pub rx_depth: usize,
-    /// The number of requests per signaled request in a bandwidth test; `None` for 100, or 1 for
+    /// The number of requests per signaled request in a bandwidth test. `None` means 100, or 1 for
     /// messages of more than 8 KiB.
     pub cq_moderation: Option<usize>,
     /// The number of requests that a bandwidth test posts in one call.
@@ -42,16 +43,16 @@ pub struct Settings {
     /// The TCP ports on which further servers on the server's host listen. The client of a
     /// bandwidth test of writes also writes to these servers.
     pub further_servers: Vec<u16>,
-    /// Maximum size in bytes of messages that are sent inline; `None` for perftest's default for
+    /// Maximum size in bytes of messages that are sent inline, or `None` for perftest's default for
     /// the device.
     pub inline: Option<u32>,
-    /// Maximum number of outstanding RDMA reads and atomic operations; `None` for the device's
+    /// Maximum number of outstanding RDMA reads and atomic operations, or `None` for the device's
     /// maximum.
     pub outstanding_reads: Option<u8>,
     /// Set if rdma-core waits for completion events instead of polling.
     pub events: bool,
-    /// The way in which the layers above rdma-core wait for completions; `None` for the default of
-    /// rdma-async.
+    /// The way in which the layers above rdma-core wait for completions, or `None` for the default
+    /// of rdma-async.
     pub completion: Option<Completion>,
     /// The number of threads on which tokio runs the tasks of the layers above rdma-core. If more
     /// than 1, the test itself runs on another thread.

@@ -32,7 +32,7 @@ pub struct Latency {
     pub percentile_99: f64,
     /// The 99.9th percentile of the latency.
     pub percentile_99_9: f64,
-    /// Every sample in chronological order; empty if samples were not kept.
+    /// Every sample in chronological order. Empty if samples were not kept.
     pub samples: Vec<f64>,
     /// The duration of the run, if the test was started with a duration.
     pub duration: Option<Duration>,
@@ -122,9 +122,10 @@ pub struct Bandwidth {
     pub iterations: usize,
     /// Messages per second over the whole run.
     pub average: f64,
-    /// Messages per second in the interval with the best rate; 0 if the peak was not measured.
+    /// Messages per second in the interval with the best rate, or 0 if the peak was not measured.
     pub peak: f64,
-    /// Average number of requests in a message of remote procedure calls; `None` for other tests.
+    /// Average number of requests in a message of remote procedure calls, or `None` for other
+    /// tests.
     pub calls_per_message: Option<f64>,
 }
 
@@ -141,7 +142,7 @@ impl Bandwidth {
     }
 
     /// Computes the average and the peak rate of a run. `posted` and `completed` have the times at
-    /// which each message was posted and completed; an unsignaled message completes with the next
+    /// which each message was posted and completed. An unsignaled message completes with the next
     /// signaled message. The peak is the highest rate of any sequence of successive messages, from
     /// the post of its first message to the completion of its last.
     pub fn from_times(posted: &[Instant], completed: &[Instant]) -> Self {

@@ -18,8 +18,8 @@
 //!
 //! # What it does
 //!
-//! - A parent object creates its children. An object is destroyed when its last handle is dropped;
-//!   the program may drop the handles in any order.
+//! - A parent object creates its children. An object is destroyed when its last handle is dropped.
+//!   The program may drop the handles in any order.
 //! - Posting a request moves its memory into the queue, and the completion gives the memory back.
 //!   Safe code therefore can neither access memory that the device is writing nor free it. See
 //!   [`memory`] for the rules.
@@ -51,7 +51,7 @@
 //!
 //! # Example
 //!
-//! Two queue pairs of one process; one writes eight bytes to memory of the other:
+//! Two queue pairs of one process, of which the first writes eight bytes to memory of the second:
 //!
 //! ```
 //! use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest, WorkCompletion};

@@ -32,7 +32,7 @@ pub(crate) enum AddressKind {
 
 impl Address {
     /// Creates an address in the memory of this process, for tests of services. Each call of this
-    /// function returns a different address; clones refer to the same address.
+    /// function returns a different address. Clones refer to the same address.
     ///
     /// ```
     /// # use rdma_rpc::{Address, CallError, Context, Server};
@@ -161,13 +161,13 @@ impl Peer {
         self.transport
     }
 
-    /// Returns the DER encoding of the peer's certificate, which TLS has verified; `None` without
-    /// TLS, or if the peer has sent no certificate.
+    /// Returns the DER encoding of the peer's certificate, which TLS has verified, or `None`
+    /// without TLS, or if the peer has sent no certificate.
     pub fn certificate(&self) -> Option<&[u8]> {
         self.certificate.as_deref()
     }
 
-    /// Returns the socket address of the peer; `None` for a connection within this process.
+    /// Returns the socket address of the peer, or `None` for a connection within this process.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }

@@ -33,8 +33,8 @@ pub(crate) struct Core {
     pub(crate) own_settings: Settings,
     pub(crate) bulks: bulk::BulkTable,
     peer_settings: OnceLock<Settings>,
-    /// Number that identifies the server process, so that a client detects a restart of the server;
-    /// set only at a client. See [`crate::once`].
+    /// Number that identifies the server process, so that a client detects a restart of the server.
+    /// Set only at a client. See [`crate::once`].
     instance_id: OnceLock<u64>,
     /// Error that ended the connection.
     end: OnceLock<Error>,
@@ -42,8 +42,8 @@ pub(crate) struct Core {
     changed: Notify,
 }
 
-/// State of one end of a connection: at the client's end, the calls that the client makes; at the
-/// server's end, the calls that the server executes.
+/// State of one end of a connection. At the client's end, the state contains the calls that the
+/// client makes. At the server's end, the state contains the calls that the server executes.
 #[derive(Debug)]
 pub(crate) enum Side {
     Client(Calls),
@@ -57,7 +57,7 @@ impl Core {
     /// arrive in time.
     ///
     /// `bulk_limit` is the maximum length in bytes of a [`Bulk`](crate::Bulk) that the peer may
-    /// send. `metadata` is sent with the settings; if `metadata` is `None`, the caller must call
+    /// send. `metadata` is sent with the settings. If `metadata` is `None`, the caller must call
     /// [`Self::send_settings`] later.
     pub(crate) fn start(
         link: Link,
@@ -198,7 +198,7 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the peer's settings; `None` until they have arrived.
+    /// Returns the peer's settings, or `None` until they have arrived.
     pub(crate) fn peer_settings(&self) -> Option<&Settings> {
         self.peer_settings.get()
     }
@@ -286,7 +286,7 @@ impl Core {
         drop(appended.map(|_| self.outbox.flush()));
     }
 
-    /// Returns the error that ended the connection; `None` while the connection is open.
+    /// Returns the error that ended the connection, or `None` while the connection is open.
     pub(crate) fn end(&self) -> Option<&Error> {
         self.end.get()
     }

@@ -16,9 +16,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// connection has ended. Clones share their cause.
 ///
 /// After [`Transport`](Self::Transport), [`Protocol`](Self::Protocol) and
-/// [`Disconnected`](Self::Disconnected) the connection cannot be used any more; after
-/// [`ShuttingDown`](Self::ShuttingDown) it accepts no new calls. After any other error the next
-/// call may succeed.
+/// [`Disconnected`](Self::Disconnected) the connection cannot be used any more. After
+/// [`ShuttingDown`](Self::ShuttingDown) the connection accepts no new calls. After any other error
+/// the next call may succeed.
 ///
 /// `Debug` prints the same text as `Display`, so that a `main` that returns this error prints a
 /// readable message.

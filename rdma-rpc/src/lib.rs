@@ -144,7 +144,7 @@ mod wire;
 ///
 /// A handler counts against the limits of the server until the handler ends, even if its call was
 /// cancelled. The number of running handlers of a client is limited to the
-/// [concurrency](Server::concurrency) of the server, but at least 256; further calls fail with
+/// [concurrency](Server::concurrency) of the server, but at least 256. Further calls fail with
 /// [`Error::Overloaded`]. If each of the 1024 clients has a running handler, the first call of
 /// another client fails with the same error. [`ServerHandle::shutdown`] does not wait for handlers
 /// whose call was cancelled or whose connection has ended.
@@ -220,7 +220,7 @@ pub use reflection::{
 pub use server::{CallInfo, Context, Server, ServerHandle, Service};
 pub use stream::{Receiver, Sender};
 
-/// Items for generated code; not part of the public interface.
+/// Items for generated code, which are not part of the public interface.
 #[doc(hidden)]
 pub mod generated {
     pub use crate::codec::{RawCodec, ServiceCodec};

@@ -61,12 +61,12 @@ const WEB_MANIFEST: &str = "rdma-async/interop/Cargo.toml";
 pub(crate) struct Options {
     /// Set for short runs in which no goal is judged. Without `only`, only the overview runs.
     pub(crate) quick: bool,
-    /// The comparison, or goal with all its comparisons, of the benchmark [`LIMITS`] to measure; or
-    /// a text that the names of perftest's tests must contain.
+    /// The name of a comparison of the benchmark [`LIMITS`], the name of a goal with all its
+    /// comparisons, or a text that the names of perftest's tests must contain.
     pub(crate) only: Option<String>,
     /// The RDMA device to measure.
     pub(crate) device: Target,
-    /// Time limit of each program; `None` for no limit.
+    /// Time limit of each program, or `None` for no limit.
     pub(crate) limit: Option<Duration>,
     /// Arguments for the benchmark that compares rdma-core with perftest. If there are any, only
     /// this benchmark runs.
@@ -217,8 +217,8 @@ fn build_web() -> anyhow::Result<PathBuf> {
 }
 
 /// Builds the program of a package that is in a workspace of its own, and returns the path of the
-/// program. `manifest` is the path of the package's `Cargo.toml`; `directory` is the name of the
-/// build directory.
+/// program. `manifest` is the path of the package's `Cargo.toml`, and `directory` is the name of
+/// the build directory.
 fn build_nested(manifest: &str, directory: &str) -> anyhow::Result<PathBuf> {
     let directory = project::target().join(directory);
     let build = [
@@ -408,7 +408,7 @@ impl Bench<'_> {
     }
 
     /// Returns the requirements for running `benchmark`. `device` has the requirements for the
-    /// machine and its device; this function adds the time limit, the directories and the
+    /// machine and its device. This function adds the time limit, the directories and the
     /// environment variables of the benchmark.
     fn requirements(&self, benchmark: &Executable, device: Requirements) -> Requirements {
         let mut environment = self.preload.clone();

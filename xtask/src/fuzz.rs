@@ -48,7 +48,7 @@ const MAX_OVERRUN: Duration = Duration::from_secs(120);
 /// The options of `cargo xtask fuzz`.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// The names of the targets to run; empty for all targets.
+    /// The names of the targets to run. Empty for all targets.
     pub(crate) targets: Vec<String>,
     /// Time to fuzz each target.
     pub(crate) time: Duration,

@@ -133,8 +133,8 @@ pub(crate) fn address_in_gid(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
 }
 
-/// Returns whether a GID was made by [`unique_local`]; packets between such GIDs are tunnelled.
-/// `octets` are the first bytes of the GID, in network order; six bytes are sufficient.
+/// Returns whether a GID was made by [`unique_local`]. Packets between such GIDs are tunnelled.
+/// `octets` are the first bytes of the GID, in network order. Six bytes are sufficient.
 pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL_PREFIX)
 }

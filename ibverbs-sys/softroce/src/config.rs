@@ -51,7 +51,7 @@ pub enum Scheduled {
     Raise(ibv_event_type),
     /// Takes the link up or down.
     Link {
-        /// Set if the link goes up; not set if it goes down.
+        /// Set if the link goes up, and not set if the link goes down.
         up: bool,
     },
 }
@@ -103,7 +103,7 @@ pub struct Config {
     /// Changes of the device or its port, each with the time from the opening of the device to the
     /// change.
     pub schedule: Vec<(Duration, Scheduled)>,
-    /// File to which packets are captured (pcap format); `None` if packets are not captured.
+    /// File to which packets are captured (pcap format). `None` if packets are not captured.
     pub capture: Option<PathBuf>,
 }
 

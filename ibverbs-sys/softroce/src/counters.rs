@@ -15,8 +15,8 @@ use crate::transfer::Volume;
 
 /// Returns the counters of the process's device. All are zero before the device is opened.
 ///
-/// Besides the kernel's counters there are counts of messages, bytes and copies for each path to
-/// peers on the same host:
+/// Besides the kernel's counters, the result contains counts of messages, bytes and copies for each
+/// path to peers on the same host:
 ///
 /// | path | counters |
 /// |---|---|
@@ -28,23 +28,23 @@ use crate::transfer::Volume;
 /// | packets through the ring | `ring_{xmit,rcv}_{messages,bytes}` |
 ///
 /// - `xmit` counts messages of this process's send queues, and `rcv` messages that peers have sent
-///   to it. The sender and the receiver of a direct message are in this process, so it is counted
-///   once. A process in whose memory a peer reads, writes or executes atomics is not involved and
-///   counts nothing.
+///   to it. The sender and the receiver of a direct message are in this process, so the message is
+///   counted once. A process in whose memory a peer reads, writes or executes atomic operations is
+///   not involved and counts nothing.
 /// - A message is counted when its last range or packet is transferred. Retransmissions count again
-///   as sent. All packets that arrive are counted; on the other paths, only data that the receiver
-///   accepts.
-/// - Bytes are those of messages, without headers. A read counts the bytes that it returns, an
-///   atomic the eight bytes of its result. In packets, a read request is a message of the requester
-///   without bytes, and its response adds bytes but no message.
+///   as sent. All packets that arrive are counted. On the other paths, only data that the receiver
+///   accepts is counted.
+/// - Bytes are those of messages, without headers. A read counts the bytes that it returns, and an
+///   atomic operation counts the eight bytes of its result. In packets, a read request is a message
+///   of the requester without bytes, and its response adds bytes but no message.
 /// - A copy is one copy operation of this process, which copies a range of a message from memory to
 ///   memory. The range has at most 64 KiB for a direct message, 64 KiB if the receiver copies from
 ///   memory of the device, 256 KiB if the receiver copies from other memory, and 1 MiB otherwise.
 ///   So a send of at most 64 KiB by descriptor counts one copy in both processes together. A range
 ///   without bytes counts no copy. A direct datagram counts two copies, into a packet and out of
-///   it, or one if its bytes are inline, even if the receiver drops it. Copies that fail are not
-///   counted, nor are the copies of inline bytes into a request. A copy through a small buffer, as
-///   from or to memory with on-demand paging, is one copy.
+///   it, or one if its bytes are inline, even if the receiver drops the datagram. Copies that fail
+///   are not counted, nor are the copies of inline bytes into a request. A copy through a small
+///   buffer, as from or to memory with on-demand paging, is one copy.
 /// - Paths without a counter of copies have a constant number of them. Slot: one by each side, into
 ///   the ring and out of it. Packets: two by each side, into a packet and into the ring, and out of
 ///   the ring and out of the packet. Descriptor: none by the sender. Written: none by the receiver.
@@ -176,7 +176,7 @@ impl Counters {
             .fold(0, u64::wrapping_add)
     }
 
-    /// Returns the value of the counter with the given name, or `None` if there is no such counter.
+    /// Returns the value of the counter with the given name, or `None` if no counter has this name.
     ///
     /// `port_xmit_data` and `port_rcv_data` are in words of four bytes, as IBTA 16.1.3.5 defines
     /// them and as the kernel shows them.
@@ -237,7 +237,7 @@ impl Drop for Tally {
 }
 
 /// Names of all counters. A counter that other devices also have has the same name there. The names
-/// come from the standard port counters and from the drivers mlx5 and rxe; the last counters exist
+/// come from the standard port counters and from the drivers mlx5 and rxe. The last counters exist
 /// only in softroce.
 const NAMES: [(Counter, &str); Counter::COUNT] = [
     (Counter::SentPackets, "port_xmit_packets"),

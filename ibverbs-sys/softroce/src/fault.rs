@@ -30,7 +30,7 @@ pub use verb::{Errno, Verb};
 pub struct Failure {
     /// The verb whose call fails.
     pub verb: Verb,
-    /// Number of the call that fails, counted from the time when the failure is set; the next call
+    /// Number of the call that fails, counted from the time when the failure is set. The next call
     /// has the number 1.
     pub call: u64,
     /// Number of the error (errno) with which the call of the verb fails.
@@ -203,7 +203,8 @@ impl Faults {
     }
 
     /// Returns whether messages may be transferred without packets, for example through shared
-    /// memory. This is the case while the device's link is up and no packet faults are configured.
+    /// memory. The result is `true` while the device's link is up and no packet faults are
+    /// configured.
     pub(crate) fn allows_other_paths(&self) -> bool {
         !self.careless.load(Ordering::Relaxed) && self.link_is_up()
     }

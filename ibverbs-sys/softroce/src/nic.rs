@@ -60,7 +60,7 @@ pub(crate) struct Nic {
     /// Set if messages between queue pairs of this process may be transferred directly, without
     /// packets. Not set if the configuration forbids this path or packets are captured.
     direct: bool,
-    /// Other processes of the host with which this process shares memory; `None` if memory cannot
+    /// Other processes of the host with which this process shares memory. `None` if memory cannot
     /// be shared.
     host_peers: Option<Arc<HostPeers>>,
     timers: Arc<Timers>,
@@ -143,7 +143,7 @@ impl Nic {
 
     /// Makes the process's NIC fail permanently for the reason `reason`. Called when the program
     /// has closed a file of the device. Does nothing if the NIC is not open, or while the NIC is
-    /// being opened; in the second case, the engine (background thread) detects the failure itself.
+    /// being opened. In the second case, the engine (background thread) detects the failure itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
             nic.fail_permanently(reason);
@@ -156,7 +156,7 @@ impl Nic {
     }
 
     /// Creates a NIC with the given configuration, counters and fault injector. The NIC is
-    /// independent of all other NICs in the process; tests create several.
+    /// independent of all other NICs in the process. Tests create several NICs.
     pub(crate) fn with(
         config: &Config,
         counters: Arc<Counters>,

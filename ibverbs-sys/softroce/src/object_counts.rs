@@ -64,7 +64,7 @@ pub(crate) fn reset_in_child() {
 }
 
 /// Counter field of a verbs object, by which [`objects`] counts the object. Creating this value
-/// increases the number of existing objects of the [`Kind`]; dropping the value decreases the
+/// increases the number of existing objects of the [`Kind`], and dropping the value decreases the
 /// number.
 pub(crate) struct Counted(Kind);
 

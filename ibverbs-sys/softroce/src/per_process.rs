@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// A child of `fork` does not use its parent's value. Threads that the child does not have may hold
 /// locks of that value forever, and the child closes the parent's sockets and other descriptors.
 pub(crate) struct PerProcess<T: Send + Sync + 'static> {
-    /// Pointer to the value, which is never freed; null before the first use.
+    /// Pointer to the value, which is never freed. Null before the first use.
     value: AtomicPtr<T>,
     make: fn() -> T,
 }
@@ -16,7 +16,7 @@ pub(crate) struct PerProcess<T: Send + Sync + 'static> {
 impl<T: Send + Sync + 'static> PerProcess<T> {
     /// Creates a `PerProcess` without a value. The first call of [`get`](Self::get) in a process
     /// calls `make` to create the value. If two threads make the first call at the same time, both
-    /// can call `make`; one of the two values is then dropped.
+    /// can call `make`. One of the two values is then dropped.
     pub(crate) const fn new(make: fn() -> T) -> Self {
         Self {
             value: AtomicPtr::new(ptr::null_mut()),

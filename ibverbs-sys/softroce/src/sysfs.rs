@@ -7,8 +7,8 @@
 //!
 //! Names and formats are the same as in the kernel
 //! (`Documentation/ABI/stable/sysfs-class-infiniband`), and the set of files is the same as for the
-//! kernel's Soft-RoCE. Like that device, this one has no parent device, so there is no `device`
-//! link, and no file names a NUMA node.
+//! kernel's Soft-RoCE. Like that device, this device has no parent device, so no `device` link
+//! exists, and no file names a NUMA node.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -60,7 +60,7 @@ const ABI_VERSION: u32 = 1;
 
 /// Makes the `ibv_device` object of the softroce device contain the paths of the device's
 /// directories under `/sys/class`. The library that simulates these files (loaded with
-/// `LD_PRELOAD`) calls this function; without that library, the files do not exist. Must be called
+/// `LD_PRELOAD`) calls this function. Without that library, the files do not exist. Must be called
 /// before `ibv_get_device_list`.
 pub fn show() {
     show_files();

@@ -64,7 +64,7 @@ impl PrivateData {
 /// First bytes (magic number) of the private data of a rejection. These bytes distinguish the
 /// rejections of this crate from the rejections of other programs.
 const REJECTION: [u8; 8] = *b"RDMAdeny";
-/// Maximum length, in bytes, of the reason in a rejection; a longer reason is cut. The private data
+/// Maximum length, in bytes, of the reason in a rejection. A longer reason is cut. The private data
 /// of a rejection has at most 148 bytes (REJ: IBTA volume 1, 12.6.7).
 const MAX_REASON_LEN: usize = 128;
 

@@ -23,7 +23,7 @@ use crate::memory::{LocalMr, LocalMrReadAccess, PieceLender, claim_read};
 ///
 /// A datagram has at most [`Self::max_len`] bytes and arrives completely or not at all. The network
 /// may lose datagrams. At most [`RdmaBuilder::receive_depth`] datagrams wait for
-/// [`Self::receive_from`]; the receiver's device drops further datagrams.
+/// [`Self::receive_from`]. The receiver's device drops further datagrams.
 ///
 /// Every operation takes `&self`, so that any number of tasks can use the socket concurrently. The
 /// socket has no background task: the tasks that wait for its operations poll its queues.
@@ -184,8 +184,8 @@ impl DatagramSocket {
     ///
     /// [`Error::InvalidArgument`] for more bytes than [`Self::max_len`]. [`Error::Verbs`] if
     /// another operation, such as an RDMA read, is writing to the memory of `message`.
-    /// [`Error::Work`] if the device cannot send the datagram; all operations of the socket then
-    /// fail.
+    /// [`Error::Work`] if the device cannot send the datagram. After this error all operations of
+    /// the socket fail.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send_to(
         &self,

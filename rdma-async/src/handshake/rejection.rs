@@ -18,7 +18,7 @@ use crate::error::Error;
 /// First bytes of a rejection, the message by which an end refuses its peer. The bytes differ from
 /// the first bytes of all other handshake messages.
 pub(super) const MAGIC: [u8; 8] = *b"RDMAdeny";
-/// Maximum length, in bytes, of the reason in a rejection; a longer reason is cut. Bounds the
+/// Maximum length, in bytes, of the reason in a rejection. A longer reason is cut. Bounds the
 /// memory that the reason of a peer can use.
 const MAX_REASON_LEN: usize = 200;
 

@@ -13,7 +13,7 @@ use crate::error::Result;
 
 /// Cache of the registrations of memory that the program shares and does not change, such as
 /// `Arc<[u8]>`. The first call of [`register`](Self::register) with some memory registers the
-/// memory; later calls return the same region.
+/// memory. Later calls return the same region.
 ///
 /// The program owns the cache, and decides by a limit in bytes how much memory the cache keeps
 /// registered. At the limit, the cache evicts the regions that were not used for the longest time.

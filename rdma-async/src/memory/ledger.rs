@@ -19,9 +19,9 @@ pub struct GrantedMemory {
     pub regions: usize,
 }
 
-/// Amounts of memory of this device that each peer holds. These are the memory that the peer has
-/// requested, and the rings into which the peer writes long pieces of streams. The limits of the
-/// peers are checked against these amounts.
+/// Amounts of memory of this device that each peer holds. Each amount consists of the memory that
+/// the peer has requested, and of the rings into which the peer writes long pieces of streams. The
+/// limits of the peers are checked against these amounts.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     accounts: Mutex<Accounts>,

@@ -43,7 +43,7 @@ use crate::memory::{LocalMr, LocalMrReadAccess, RemoteMr};
 use crate::rdma::Rdma;
 
 /// Number of slots, each for one value, in the published memory. Successive updates write their
-/// values to successive slots, and begin again after the last slot. There are more than two slots,
+/// values to successive slots, and begin again after the last slot. The number is larger than two,
 /// so that the next updates do not overwrite the value that a slow reader is reading.
 const SLOTS: usize = 4;
 /// Length in bytes of the header of a slot. The header has four words of 8 bytes: version, length,

@@ -46,12 +46,12 @@ const BATCH: usize = 32;
 /// which a poll occupies its thread.
 const BATCHES: usize = 8;
 /// Maximum number of polls of the completion queue for the last completions of a connection that
-/// ends. Enough to empty a full queue; a limit is needed in case completions arrive faster than
-/// they are polled.
+/// ends. The number suffices to empty a full queue. A limit is needed in case completions arrive
+/// faster than they are polled.
 const DETACH_POLLS: usize = 1 << 10;
 /// Maximum time for which a future polls the completion queue before it waits, on a runtime with
-/// one thread. About the latency of a fast device; longer polling would delay the other tasks of
-/// that thread.
+/// one thread. The time is about the latency of a fast device. Longer polling would delay the other
+/// tasks of that thread.
 pub(crate) const BRIEF_POLL: Duration = Duration::from_micros(2);
 /// Number of polls between two readings of the clock, because reading the clock takes as long as
 /// several polls.

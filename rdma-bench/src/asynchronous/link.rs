@@ -18,7 +18,7 @@ use crate::settings::{Completion, Settings};
 
 /// The message that server and client send each other on the control connection before they connect
 /// by rdma-async. The server's message contains the TCP port on which the server accepts rdma-async
-/// connections; the client's message contains no port.
+/// connections. The client's message contains no port.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     port: Option<u16>,

@@ -23,7 +23,7 @@ pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder)
 }
 
 /// Measures the bandwidth of concurrent reads of `size` bytes, each into its own memory. If the
-/// test has a pipeline, one pipeline of rdma-async posts all reads; otherwise, concurrent loops
+/// test has a pipeline, one pipeline of rdma-async posts all reads. Otherwise, concurrent loops
 /// each await one read after the other.
 pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Result<()> {
     let depth = setup.depth.min(MAX_READ_MEMORY / size).max(1);

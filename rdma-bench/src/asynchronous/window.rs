@@ -64,7 +64,7 @@ impl Window {
     }
 
     /// Claims the next operation of the test, which the caller must then start. Returns `false` if
-    /// all operations are claimed or the time limit is reached; the caller then stops.
+    /// all operations are claimed or the time limit is reached. The caller must then stop.
     #[inline]
     pub(crate) fn claim(&self) -> bool {
         let over = match (self.limit, self.begun.get()) {

@@ -33,7 +33,7 @@ pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder)
 }
 
 /// Measures the bandwidth of concurrent writes of `size` bytes in one direction. If the test has a
-/// pipeline, one pipeline of rdma-async posts all writes; otherwise, concurrent loops each await
+/// pipeline, one pipeline of rdma-async posts all writes. Otherwise, concurrent loops each await
 /// one write after the other.
 pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Result<()> {
     let message = setup.allocate(size)?;
@@ -68,7 +68,7 @@ pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Re
 }
 
 /// Receives the writes of a bandwidth test with immediate data. Returns after the last write if the
-/// test has a fixed number of writes; otherwise, runs until the caller drops the future. `window`
+/// test has a fixed number of writes. Otherwise, runs until the caller drops the future. `window`
 /// measures the time from the first write to the last.
 pub(super) async fn receive_all(setup: &Setup, window: &Window) -> Result<()> {
     while window.claim() {

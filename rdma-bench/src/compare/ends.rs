@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// Interval between two checks whether a server or client process has ended. The interval is long,
 /// so that the checks do not disturb the measurement.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum time that the start of a program may take; after this time, the run fails. A server has
+/// Maximum time that the start of a program may take. After this time, the run fails. A server has
 /// started when it listens on its port. A client has started when its output suffices to start its
 /// companion (a program that runs beside the client).
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -132,7 +132,7 @@ impl Process {
         }
     }
 
-    /// Returns the exit status of this process; `None` while the process runs.
+    /// Returns the exit status of this process, or `None` while the process runs.
     fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
         let name = self.name.clone();
         self.child.try_wait().map_err(|error| Error::Program {
@@ -214,8 +214,8 @@ pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
 /// Runs servers and a client until all have ended, and returns the client's output. Each server has
 /// a command line and the port on which it listens. `companion` derives the command line of a
 /// further program from the client's output. This program runs at the same time as the client, and
-/// is ended with the client. The servers and this program share one processor; the client has
-/// another one, if the machine has more than one.
+/// is ended with the client. The servers and this program share one processor. The client has
+/// another processor, if the machine has more than one.
 ///
 /// Fails if the programs take longer than `limit`. `name` is the name of the measured program in
 /// errors.

@@ -1,4 +1,4 @@
-//! Comparison of this program with perftest; both run in turns on the same device.
+//! Comparison of this program with perftest. Both programs run in turns on the same device.
 //!
 //! Each program runs as two processes, server and client, on two processors. Both programs measure
 //! with the same message size, number of messages, queue depth, signaling, polling, MTU, GID index

@@ -23,8 +23,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Number of empty polls between two readings of the clock; large enough that the readings do
-    /// not slow down the polls.
+    /// Number of empty polls between two readings of the clock. The number is large enough that the
+    /// readings do not slow down the polls.
     const POLLS_PER_CLOCK_READ: u32 = 1 << 10;
     /// Minimum time between two checks of the control connection, because each check is a system
     /// call.

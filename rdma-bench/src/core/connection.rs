@@ -26,8 +26,8 @@ pub struct Connection {
     domain: ProtectionDomain,
     pub(super) sends: Completions,
     pub(super) receives: Completions,
-    /// Memory of this process that the peers may access, as large as the largest messages; one
-    /// region unless the plan has several.
+    /// Memory of this process that the peers may access, as large as the largest messages. One
+    /// region, unless the plan has several regions.
     pub(super) exposed: Vec<ExposedMemory>,
     /// The peers of this process, each with the queue pairs that are connected to it. A latency
     /// test uses the first queue pair of the first peer.
@@ -240,8 +240,8 @@ impl Connection {
         self.plan.length.iterations().unwrap_or(usize::MAX)
     }
 
-    /// Returns the number of messages that all queue pairs together transfer; `usize::MAX` if the
-    /// test has a duration instead.
+    /// Returns the number of messages that all queue pairs together transfer, or `usize::MAX` if
+    /// the test has a duration instead.
     pub(super) fn total_messages(&self) -> usize {
         self.message_count().saturating_mul(self.queue_pair_count())
     }

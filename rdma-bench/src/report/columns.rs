@@ -12,7 +12,7 @@ pub const RULE: &str =
     "---------------------------------------------------------------------------------------";
 
 /// Returns the line with the names of the columns. `over_time` is set if the test runs for a given
-/// duration; latency tests then have fewer columns.
+/// duration. Latency tests then have fewer columns.
 pub fn heading(metric: Metric, over_time: bool, units: Units) -> &'static str {
     match (metric, over_time, units) {
         (Metric::Latency, false, _) => {

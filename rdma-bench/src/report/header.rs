@@ -17,7 +17,7 @@ pub struct Address {
     pub queue_pair: u32,
     /// The sequence number of the first packet that this side sends.
     pub packet_sequence: u32,
-    /// Maximum number of incoming reads and atomics; `None` if the test uses neither.
+    /// Maximum number of incoming reads and atomics, or `None` if the test uses neither.
     pub outstanding: Option<u8>,
     /// The remote key and the address of the memory that the peer may access, if there is any.
     pub memory: Option<(u32, u64)>,
@@ -201,7 +201,7 @@ pub(super) mod tests {
     }
 
     /// Checks that the header equals the lines that perftest's `ib_read_bw` printed, with two
-    /// exceptions. Two lines, about the layer and the memory of the test, are additional; two lines
+    /// exceptions. Two lines, about the layer and the memory of the test, are additional. Two lines
     /// of perftest, about the C library, are missing.
     #[test]
     fn the_header_is_perftests() {

@@ -14,7 +14,7 @@ use crate::ffi::{ContextHandle, CountersHandle};
 ///
 /// The counter at each index counts the quantity that [`Self::attach`] selected for that index. A
 /// flow updates the counters if its rule contains [`count`](super::FlowRule::count). Few devices
-/// support counters; on other devices the constructor returns an error that [is
+/// support counters. On other devices the constructor returns an error that [is
 /// unsupported](crate::Error::is_unsupported).
 ///
 /// `Counters` are `Send` and `Sync`: a lock serialises attaching and reading.

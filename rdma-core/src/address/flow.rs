@@ -13,7 +13,7 @@ use crate::queue_pair::QueuePair;
 /// Clones refer to the same flow. Dropping the last clone ends the flow. A flow keeps its queue
 /// pair and its counters alive.
 ///
-/// A flow is `Send` and `Sync`, because it is immutable. Few devices support flow steering; on
+/// A flow is `Send` and `Sync`, because it is immutable. Few devices support flow steering. On
 /// other devices [`Self::steer`] returns an error that [is
 /// unsupported](crate::Error::is_unsupported).
 #[doc(alias = "ibv_flow")]

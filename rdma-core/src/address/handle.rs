@@ -36,7 +36,7 @@ impl AddressHandle {
 
     /// Creates an address handle for replies to a received datagram.
     ///
-    /// `grh` is the memory of the receive, which begins with the header of the datagram; only the
+    /// `grh` is the memory of the receive, which begins with the header of the datagram. Only the
     /// first 40 bytes are used. `port` is the port that received the datagram.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ pub struct Destination {
     /// The address handle of the destination port.
     #[doc(alias = "ah")]
     pub handle: AddressHandle,
-    /// The number of the destination queue pair, 24 bits; [`Destination::EVERY_MEMBER`] for a
+    /// The number of the destination queue pair, 24 bits, or [`Destination::EVERY_MEMBER`] for a
     /// multicast group.
     #[doc(alias = "remote_qpn")]
     pub queue_pair: u32,

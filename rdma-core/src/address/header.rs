@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 /// A receive of a datagram queue pair stores 40 bytes in front of the message, so the memory of the
 /// receive must be 40 bytes longer than the message. The 40 bytes contain the global route header
 /// of InfiniBand and RoCE v1, or the IPv6 header of RoCE v2, which has the same layout. An IPv4
-/// header is in the last 20 bytes; the first 20 are then undefined (RoCE v2 annex, A17.4.5.1). On
-/// InfiniBand, a datagram can have no global route header; all 40 bytes are then undefined. The
-/// completion reports whether the datagram has the header.
+/// header is in the last 20 bytes. The first 20 bytes are then undefined (RoCE v2 annex,
+/// A17.4.5.1). On InfiniBand, a datagram can have no global route header. All 40 bytes are then
+/// undefined. The completion reports whether the datagram has the header.
 #[doc(alias = "ibv_grh")]
 #[doc(alias = "GRH")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -37,10 +37,10 @@ pub struct AddressVector {
     pub flow_label: u32,
     /// The hop limit of packets. Ignored if `gid` is `None`.
     pub hop_limit: u8,
-    /// The traffic class; on RoCE v2 the DSCP and ECN byte of the IP header. Ignored if `gid` is
-    /// `None`.
+    /// The traffic class. On RoCE v2, the traffic class is the DSCP and ECN byte of the IP header.
+    /// Ignored if `gid` is `None`.
     pub traffic_class: u8,
-    /// The destination LID; 0 on Ethernet.
+    /// The destination LID, or 0 on Ethernet.
     #[doc(alias = "dlid")]
     pub lid: u16,
     /// The service level of packets, 0 to 15: a class of traffic. The network can, for example,
@@ -86,8 +86,9 @@ impl AddressVector {
     /// Creates a path for replies to a received datagram.
     ///
     /// `grh` is the beginning of the memory of the receive. The first 40 bytes are not a part of
-    /// the message. They contain the global route header, or an IPv4 header in the last 20 bytes
-    /// (RoCE v2 annex, A17.4.5.1). `port` is the number of the port that received the datagram.
+    /// the message. These 40 bytes contain the global route header, or an IPv4 header in the last
+    /// 20 bytes (RoCE v2 annex, A17.4.5.1). `port` is the number of the port that received the
+    /// datagram.
     ///
     /// The method fails for a datagram to a multicast group, because the datagram contains no GID
     /// of this port. In that case use [`Self::new`] with the

@@ -53,7 +53,7 @@ impl EventChannel {
         Ok(self.handle.take()?.map(ConnectionEvent::from_raw))
     }
 
-    /// Waits for the next event and returns it. Returns `None` if `timeout` passes first; a
+    /// Waits for the next event and returns it. Returns `None` if `timeout` passes first. A
     /// `timeout` of `None` means no limit.
     ///
     /// # Errors

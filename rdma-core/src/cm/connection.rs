@@ -73,8 +73,8 @@ impl PreparedConnection {
     /// # Errors
     ///
     /// [`ConnectionError`] if the connection is rejected, the peer is unreachable or the timeout
-    /// passes; and the errors of [`ConnectionId::connect`], [`ConnectionId::establish`] and
-    /// [`ConnectionRequest::accept`].
+    /// passes. Also returns the errors of [`ConnectionId::connect`], [`ConnectionId::establish`]
+    /// and [`ConnectionRequest::accept`].
     #[doc(alias = "rdma_connect")]
     #[doc(alias = "rdma_accept")]
     pub fn establish(self, parameters: &ConnectionParameters) -> Result<Connection> {
@@ -416,7 +416,7 @@ impl EventWaiter {
     /// Waits for the event that completes `step`, a step of connecting or disconnecting. Returns
     /// the value that `pick` returns as `Ok` for that event. This method calls `pick` for every
     /// event. `pick` must return an unexpected event unchanged as `Err`. An unexpected event that
-    /// ends the connection becomes an error; other unexpected events are ignored.
+    /// ends the connection becomes an error. Other unexpected events are ignored.
     pub(super) fn until<T>(
         &self,
         step: ConnectionStep,

@@ -80,7 +80,8 @@ impl Connector {
     /// # Errors
     ///
     /// [`ConnectionError`](super::ConnectionError) if the system has no connection manager, no
-    /// route exists or the timeout passes; and the errors of the verbs that this method calls.
+    /// route exists or the timeout passes. Also returns the errors of the verbs that this method
+    /// calls.
     #[doc(alias = "rdma_resolve_addr")]
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve(&self) -> Result<ResolvedPeer> {
@@ -178,7 +179,7 @@ impl ResolvedPeer {
     /// # Errors
     ///
     /// [`ConnectionError`](super::ConnectionError) if the peer rejects the query or the timeout
-    /// passes; and the errors of [`ConnectionId::find_datagram_peer`].
+    /// passes. Also returns the errors of [`ConnectionId::find_datagram_peer`].
     #[doc(alias = "rdma_connect")]
     pub fn find_datagram_peer(&self, parameters: &ConnectionParameters) -> Result<PeerParameters> {
         self.id.find_datagram_peer(parameters)?;

@@ -112,10 +112,11 @@ impl ConnectionId {
     }
 
     /// Starts to find the local device and the link address by which this machine reaches
-    /// `destination`. `source` is the local address to use; for `None` the system chooses an
-    /// address. The event [`AddressResolved`](super::ConnectionEventKind::AddressResolved) reports
-    /// success. The event [`AddressError`](super::ConnectionEventKind::AddressError) reports
-    /// failure, at the latest after `timeout`.
+    /// `destination`. `source` is the local address to use. If `source` is `None`, the system
+    /// chooses an address. The event
+    /// [`AddressResolved`](super::ConnectionEventKind::AddressResolved) reports success. The event
+    /// [`AddressError`](super::ConnectionEventKind::AddressError) reports failure, at the latest
+    /// after `timeout`.
     ///
     /// # Errors
     ///
@@ -167,8 +168,8 @@ impl ConnectionId {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the identifier has no device, or if the device or the
-    /// [`Transport`](crate::Transport) of the queue pair does not match the identifier; and the
-    /// errors of the verbs that this method calls.
+    /// [`Transport`](crate::Transport) of the queue pair does not match the identifier. Also
+    /// returns the errors of the verbs that this method calls.
     #[doc(alias = "rdma_create_qp")]
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn prepare(&self, builder: QueuePairBuilder) -> Result<PreparedQueuePair> {
@@ -189,7 +190,7 @@ impl ConnectionId {
     ///
     /// [`Error::InvalidArgument`] for parameters out of range, for private data that does not fit,
     /// if the identifier has no device, or if the transport of the queue pair does not match the
-    /// identifier; and the error of `rdma_connect`.
+    /// identifier. Also returns the error of `rdma_connect`.
     #[doc(alias = "rdma_connect")]
     pub fn connect(
         &self,
@@ -255,7 +256,7 @@ impl ConnectionId {
     }
 
     /// Starts a query for the datagram queue pair of the peer at the resolved address. The event
-    /// [`Established`](super::ConnectionEventKind::Established) reports success;
+    /// [`Established`](super::ConnectionEventKind::Established) reports success.
     /// [`PeerParameters::destination`] of the event is the destination for datagrams. The event
     /// [`Unreachable`](super::ConnectionEventKind::Unreachable) reports that the peer does not
     /// respond.
@@ -263,7 +264,7 @@ impl ConnectionId {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for private data that does not fit, or if the identifier is not
-    /// for datagrams or has no device; and the error of `rdma_connect`.
+    /// for datagrams or has no device. Also returns the error of `rdma_connect`.
     #[doc(alias = "rdma_connect")]
     pub fn find_datagram_peer(&self, parameters: &ConnectionParameters) -> Result<()> {
         self.checked_datagram()?;

@@ -124,8 +124,8 @@ impl Listener {
         &self.channel
     }
 
-    /// Waits for the next connect request and returns it. Returns `None` if `timeout` passes first;
-    /// a `timeout` of `None` means no limit.
+    /// Waits for the next connect request and returns it. Returns `None` if `timeout` passes first.
+    /// A `timeout` of `None` means no limit.
     ///
     /// # Errors
     ///

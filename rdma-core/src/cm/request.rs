@@ -80,8 +80,8 @@ impl ConnectionRequest {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for parameters out of range, private data that does not fit, or a
-    /// queue pair whose transport does not match the identifier; and the errors of the verbs that
-    /// this method calls. On error the peer is rejected.
+    /// queue pair whose transport does not match the identifier. Also returns the errors of the
+    /// verbs that this method calls. On error the peer is rejected.
     #[doc(alias = "rdma_accept")]
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn accept(

@@ -14,12 +14,12 @@ use crate::ffi::ChannelHandle;
 ///
 /// The notifications are completion events. The file descriptor of the channel is non-blocking, and
 /// becomes readable when an event is pending. `poll(2)` or an event loop can wait for the
-/// descriptor; [`Self::wait`] blocks until an event is pending. Each
+/// descriptor. [`Self::wait`] blocks until an event is pending. Each
 /// [`CompletionQueue::request_notification`](super::CompletionQueue::request_notification) produces
 /// one event. A program misses no completion if it repeats these steps: request a notification,
 /// poll the queue until no completion is left, wait for an event, and call [`Self::drain`].
 ///
-/// Any number of completion queues may use one channel; an event contains the
+/// Any number of completion queues may use one channel. An event contains the
 /// [`id`](super::CompletionQueue::id) of its queue. A channel is `Send` and `Sync`. If several
 /// threads drain the channel at the same time, exactly one thread gets each event.
 #[doc(alias = "ibv_comp_channel")]
@@ -53,7 +53,7 @@ impl CompletionChannel {
 
     /// Reads and acknowledges all pending completion events, without waiting, and returns the
     /// number of events. For each event, calls `each` with the id of the completion queue that
-    /// produced the event; `each` may drop that queue.
+    /// produced the event. `each` may drop that queue.
     ///
     /// # Errors
     ///
@@ -78,8 +78,8 @@ impl CompletionChannel {
     }
 
     /// Blocks until a completion event is pending or until `timeout` has passed. `None` means no
-    /// timeout. Returns whether an event is pending; [`drain`](Self::drain) can then read the
-    /// event. A signal that the thread handles also ends the wait.
+    /// timeout. Returns whether an event is pending. If an event is pending, [`drain`](Self::drain)
+    /// can then read it. A signal that the thread handles also ends the wait.
     ///
     /// # Errors
     ///

@@ -173,7 +173,7 @@ impl fmt::Display for WorkStatus {
 pub struct WorkError {
     /// The status of the request.
     pub status: WorkStatus,
-    /// The vendor-specific error code; 0 if the device has no code for this failure.
+    /// The vendor-specific error code, or 0 if the device has no code for this failure.
     pub vendor: u32,
     /// The number of the queue pair of the request.
     pub queue_pair: u32,

@@ -69,9 +69,9 @@ impl WorkCompletion {
         self.0.vendor_err
     }
 
-    /// Returns the number of bytes that a receive, a read or an atomic wrote to local memory. For
-    /// [`WorkOpcode::ReceiveWriteImmediate`], returns the number of bytes that the peer wrote by
-    /// RDMA; these bytes are not in the memory of the receive.
+    /// Returns the number of bytes that a receive, a read or an atomic operation wrote to local
+    /// memory. For [`WorkOpcode::ReceiveWriteImmediate`], returns the number of bytes that the peer
+    /// wrote by RDMA. These bytes are not in the memory of the receive.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.byte_len as usize

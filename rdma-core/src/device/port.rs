@@ -81,7 +81,7 @@ impl PortAttributes {
         Mtu::from_raw(self.raw.max_mtu)
     }
 
-    /// Returns the active MTU, the upper limit of the path MTU; `None` if the device reports an
+    /// Returns the active MTU, the upper limit of the path MTU, or `None` if the device reports an
     /// unknown value.
     pub fn active_mtu(&self) -> Option<Mtu> {
         Mtu::from_raw(self.raw.active_mtu)
@@ -118,7 +118,7 @@ impl PortAttributes {
         self.raw.max_msg_sz
     }
 
-    /// Returns the local identifier (LID); 0 on Ethernet.
+    /// Returns the local identifier (LID), or 0 on Ethernet.
     pub fn lid(&self) -> u16 {
         self.raw.lid
     }
@@ -131,7 +131,7 @@ impl PortAttributes {
         self.raw.lid..=self.raw.lid | below
     }
 
-    /// Returns the LID of the subnet manager; 0 on Ethernet.
+    /// Returns the LID of the subnet manager, or 0 on Ethernet.
     pub fn subnet_manager_lid(&self) -> u16 {
         self.raw.sm_lid
     }
@@ -152,7 +152,7 @@ impl PortAttributes {
         self.raw.init_type_reply
     }
 
-    /// Returns the number of virtual lanes for data, at most 15; `None` if the device reports an
+    /// Returns the number of virtual lanes for data, at most 15, or `None` if the device reports an
     /// unknown value.
     pub fn virtual_lanes(&self) -> Option<u8> {
         Some(match self.raw.max_vl_num {
@@ -237,7 +237,7 @@ pub enum LinkLayer {
     Unspecified,
     /// InfiniBand: ports are addressed by LID.
     InfiniBand,
-    /// Ethernet: RoCE or iWARP; ports are addressed by GID.
+    /// Ethernet: RoCE or iWARP. Ports are addressed by GID.
     Ethernet,
     /// A value that this crate does not know.
     Unknown(u8),

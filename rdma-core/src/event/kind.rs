@@ -33,13 +33,13 @@ pub enum AsyncEvent {
         /// The queue pair that failed.
         queue_pair: u32,
     },
-    /// A peer's request was invalid; the queue pair is in the error state.
+    /// A peer's request was invalid. The queue pair is then in the error state.
     #[doc(alias = "IBV_EVENT_QP_REQ_ERR")]
     QueuePairRequestError {
         /// The queue pair that received the request.
         queue_pair: u32,
     },
-    /// A peer's request had no access to the memory; the queue pair is in the error state.
+    /// A peer's request had no access to the memory. The queue pair is then in the error state.
     #[doc(alias = "IBV_EVENT_QP_ACCESS_ERR")]
     QueuePairAccessError {
         /// The queue pair that received the request.
@@ -70,7 +70,8 @@ pub enum AsyncEvent {
         queue_pair: u32,
     },
     /// A queue pair in the error state consumes no more receives from the shared receive queue that
-    /// it uses. Once its completions have been polled, it can be destroyed without losing receives.
+    /// it uses. Once the completions of the queue pair have been polled, the queue pair can be
+    /// destroyed without losing receives.
     #[doc(alias = "IBV_EVENT_QP_LAST_WQE_REACHED")]
     LastRequestReached {
         /// The queue pair in the error state.

@@ -62,7 +62,7 @@ impl AsyncEvents {
         Ok(event.map(AsyncEvent::from_raw))
     }
 
-    /// Waits for the next event and returns it. Returns `None` if `timeout` passes first; a
+    /// Waits for the next event and returns it. Returns `None` if `timeout` passes first. A
     /// `timeout` of `None` means no limit. Signals do not end the wait.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ pub(crate) unsafe trait Linked: Sized + 'static {
     ///
     /// # Safety
     ///
-    /// `this` must be valid for writes of a request; the request need not be initialised.
+    /// `this` must be valid for writes of a request. The request need not be initialised.
     unsafe fn link(this: *mut Self, next: *mut Self);
 
     /// Returns the thread-local variable that stores the thread's unused memory for requests of
@@ -180,7 +180,7 @@ impl<W> Default for SpareMemory<W> {
 /// The memory of one batch under construction: its work requests and their scatter/gather elements.
 pub(super) struct BatchStorage<W: Linked> {
     places: BatchMemory<W>,
-    /// Maximum number of requests; 0 while no memory is assigned.
+    /// Maximum number of requests, or 0 while no memory is assigned.
     capacity: usize,
     /// Maximum number of elements of each request.
     width: usize,
@@ -270,7 +270,7 @@ impl<W: Linked> BatchStorage<W> {
     ///
     /// # Safety
     ///
-    /// The requests must be filled in as far as their operations need; `count` must be at least 1.
+    /// The requests must be filled in as far as their operations need. `count` must be at least 1.
     #[inline]
     pub(super) unsafe fn chain(&mut self, first: usize, count: usize) -> &mut W {
         debug_assert!(count > 0 && first + count <= self.capacity);
@@ -297,8 +297,8 @@ impl<W: Linked> BatchStorage<W> {
 
 /// Returns the number of requests of a list that were posted before the driver refused a request.
 /// The list consists of the `count` requests from index `first` on. `bad` is the index of the first
-/// request that was not posted. If `bad` is not in the list, returns `count`: it is then unknown
-/// which requests were posted, so the memory of all requests must be kept.
+/// request that was not posted. If `bad` is not in the list, returns `count`, because each request
+/// of the list may have been posted. The memory of all requests must then be kept.
 #[cold]
 pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> usize {
     match bad {

@@ -37,8 +37,8 @@ pub(crate) struct Session<'a> {
     /// The copy of the completion to which the session has advanced, if that completion came from
     /// `put_back`.
     current: Option<CompletionRecord>,
-    /// The exclusive right to iterate over the entries. This is the last field, so that it is
-    /// dropped after `ibv_end_poll` has released the driver's lock.
+    /// The exclusive right to iterate over the entries. The last field of the session, so that the
+    /// right is released after `ibv_end_poll` has released the driver's lock.
     held: IterationRight<'a>,
 }
 
@@ -47,7 +47,7 @@ enum Phase {
     Before,
     /// `ibv_start_poll` succeeded, so `ibv_end_poll` must be called.
     Within,
-    /// The iteration is over: there was no further entry, or polling failed.
+    /// The iteration is over, because the queue had no further entry or because polling failed.
     Through,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Session<'a> {
     }
 
     /// Advances to the next completion, and returns `true`. Returns `false` if no completion is
-    /// left; every later call then also returns `false`. Skips the completions that other threads
+    /// left. Every later call then also returns `false`. Skips the completions that other threads
     /// wait for, and stores them in the inboxes of these threads.
     pub(crate) fn advance(&mut self) -> Result<bool> {
         while self.step()? {

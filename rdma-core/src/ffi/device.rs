@@ -100,7 +100,8 @@ impl DeviceHandle {
         u32::try_from(unsafe { sys::ibv_get_device_index(self.raw.as_ptr()) }).ok()
     }
 
-    /// Returns the sysfs directory of the device; empty for a device without a kernel driver.
+    /// Returns the sysfs directory of the device. The path is empty for a device without a kernel
+    /// driver.
     pub(crate) fn path(&self) -> PathBuf {
         // SAFETY: the list keeps the device valid; the path is a NUL-terminated array in it.
         let path = unsafe { CStr::from_ptr((&raw const (*self.raw.as_ptr()).ibdev_path).cast()) };

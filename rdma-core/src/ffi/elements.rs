@@ -62,8 +62,8 @@ pub(crate) struct ElementList {
     len: usize,
     /// Total number of bytes of all elements.
     bytes: u64,
-    /// Set if [`Self::fits`] will check the list; it rejects elements that are empty, longer than a
-    /// message, or registered with another context.
+    /// Set if [`Self::fits`] will check the list. [`Self::fits`] rejects elements that are empty,
+    /// longer than a message, or registered with another context.
     is_strict: bool,
     /// Nonzero if an element was pushed that [`Self::fits`] must reject. All checks accumulate in
     /// this number, so that testing it once suffices.
@@ -72,7 +72,7 @@ pub(crate) struct ElementList {
     is_mapped: bool,
     /// Set if the device may write to all elements.
     is_writable: bool,
-    /// Address of the handle of the context that all keys must belong to; 0 if keys of every
+    /// Address of the handle of the context that all keys must belong to, or 0 if keys of every
     /// context are allowed.
     context: usize,
     is_foreign: bool,

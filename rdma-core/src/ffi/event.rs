@@ -59,8 +59,8 @@ impl ContextHandle {
         }))
     }
 
-    /// Waits until an asynchronous event is pending, or until `deadline` has passed; `None` means
-    /// no limit. Returns whether an event is pending.
+    /// Waits until an asynchronous event is pending, or until `deadline` has passed. A `deadline`
+    /// of `None` means no limit. Returns whether an event is pending.
     pub(crate) fn wait_event(&self, deadline: Option<Instant>) -> Result<bool> {
         wait_readable(self.async_borrowed_fd(), deadline)
             .map_err(|errno| Error::verb("poll", self.describe(), errno))
@@ -109,8 +109,8 @@ unsafe fn about(event: &sys::ibv_async_event) -> u64 {
 /// constant.
 pub(crate) const DEVICE_SPEED_CHANGE: Kind = Kind(20);
 
-/// Waits until `fd` is readable, or until `deadline` has passed; `None` means no limit. Returns
-/// whether `fd` is readable.
+/// Waits until `fd` is readable, or until `deadline` has passed. A `deadline` of `None` means no
+/// limit. Returns whether `fd` is readable.
 fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<bool, Errno> {
     let mut poll = libc::pollfd {
         fd: fd.as_raw_fd(),

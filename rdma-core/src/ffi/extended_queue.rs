@@ -38,16 +38,16 @@ pub(crate) struct ExtendedSettings {
 /// Between `ibv_start_poll` and `ibv_end_poll` a driver may hold a lock of its own. Polling or
 /// resizing the queue, or resetting or destroying its queue pairs, takes the same lock, and would
 /// deadlock on the iterating thread. Therefore this struct records which thread is iterating. On
-/// that thread the crate refuses such calls; only the destruction of a queue pair is delayed
-/// instead.
+/// that thread the crate refuses such calls. Only the destruction of a queue pair is not refused
+/// but delayed.
 pub(crate) struct Extension {
     raw: NonNull<sys::ibv_cq_ex>,
     fields: CompletionFields,
     /// Set if each poll must end after one entry: see [`has_end_poll_defect`].
     entry_by_entry: bool,
     _domain: Option<Arc<ProtectionDomainHandle>>,
-    /// The [`token`] of the thread that has the right to iterate over the entries; 0 if no thread
-    /// has the right. The bit [`VERB_BIT`] is set for [`Holder::Verb`].
+    /// The [`token`] of the thread that has the right to iterate over the entries, or 0 if no
+    /// thread has the right. The bit [`VERB_BIT`] is set for [`Holder::Verb`].
     holder: AtomicUsize,
     /// Closures that must run when the iteration has ended.
     run_after_poll: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
@@ -436,7 +436,7 @@ impl Drop for IterationRight<'_> {
 }
 
 /// Closures that run after an iteration over a completion queue, for example to destroy queue
-/// pairs. A closure panics if dropping the program's memory panics; the drop of this value then
+/// pairs. A closure panics if dropping the program's memory panics. The drop of this value then
 /// runs the remaining closures. Dropping a closure without running it would free the memory of an
 /// object that still exists.
 struct DeferredClosures(vec::IntoIter<Box<dyn FnOnce() + Send>>);

@@ -40,7 +40,8 @@ impl Context {
     /// - [`Error::Unsupported`] if the context has no command descriptor.
     /// - The error of `fcntl(2)`.
     /// - The error of `ibv_import_device`. Few drivers of network cards
-    ///   [support](Error::is_unsupported) the verb; the kernel's Soft-RoCE does not.
+    ///   [support](Error::is_unsupported) the verb. The kernel's Soft-RoCE does not support the
+    ///   verb.
     ///
     /// # Examples
     ///
@@ -120,7 +121,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The error of `ibv_import_pd`, for example `ENOENT` if there is no such domain.
+    /// The error of `ibv_import_pd`, for example `ENOENT` if no such domain exists.
     #[doc(alias = "ibv_import_pd")]
     #[doc(alias = "ibv_unimport_pd")]
     pub fn import_protection_domain(&self, handle: u32) -> Result<ProtectionDomain> {
@@ -173,12 +174,12 @@ impl ProtectionDomain {
     ///
     /// `first` is the address that requests use for the first byte, and `access` contains the
     /// access flags of the region. The caller must state both, because the library does not report
-    /// them. `keep` is a value that must live as long as the returned region; `keep` is dropped
+    /// them. `keep` is a value that must live as long as the returned region. `keep` is dropped
     /// after that region.
     ///
     /// # Errors
     ///
-    /// The error of `ibv_import_mr`, for example `ENOENT` if there is no such region.
+    /// The error of `ibv_import_mr`, for example `ENOENT` if no such region exists.
     ///
     /// # Safety
     ///

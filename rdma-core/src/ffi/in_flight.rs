@@ -28,7 +28,7 @@ use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 pub(super) struct InFlightRequest<T> {
     pub(super) held: RequestResources<T>,
     /// The id of the latest earlier request that has no completion of its own. The completion of
-    /// this request also completes that request. 0 if there is no such request.
+    /// this request also completes that request. 0 if no such request exists.
     pub(super) earlier: u64,
 }
 
@@ -49,11 +49,11 @@ pub(crate) struct Slots<T: Send + 'static> {
     table: SlotTable<InFlightRequest<T>>,
     /// The posted unsignaled requests that no signaled request has followed yet.
     pub(super) unsignaled_chains: UnsignaledChains,
-    /// Limits that requests must meet to take the fast path (posting with few, inlined checks);
-    /// `None` if the queue pair does not support it.
+    /// Limits that requests must meet to take the fast path (posting with few, inlined checks), or
+    /// `None` if the queue pair does not support the fast path.
     fast_path: Option<Limits>,
-    /// Limits that datagrams on the fast path must meet; `None` if the queue pair does not support
-    /// the fast path for datagrams.
+    /// Limits that datagrams on the fast path must meet, or `None` if the queue pair does not
+    /// support the fast path for datagrams.
     fast_path_datagrams: Option<Limits>,
 }
 
@@ -480,7 +480,7 @@ impl<T: Send + 'static> Slots<T> {
 
     /// Returns an iterator over the requests that the completion of the request `id` completes:
     /// this request, and then the earlier unsignaled requests. Each item is the slot index and the
-    /// memory of a request; the iterator removes the memory from the slot. `outcome` is the outcome
+    /// memory of a request. The iterator removes the memory from the slot. `outcome` is the outcome
     /// of the request `id`.
     #[inline]
     pub(crate) fn complete_all(&self, id: u64, outcome: Outcome) -> CompletedRun<'_, T> {
@@ -505,7 +505,7 @@ impl<T: Send + 'static> Slots<T> {
 /// of a request. Dropping the iterator frees the remaining slots and drops their memory.
 pub(crate) struct CompletedRun<'a, T: Send + 'static> {
     slots: &'a Slots<T>,
-    /// Id of the request that the iterator returns next; 0 if no request is left.
+    /// Id of the request that the iterator returns next, or 0 if no request is left.
     id: u64,
     /// Outcome that the completion reports, for the request that has the completion.
     outcome: Outcome,

@@ -23,7 +23,7 @@ pub(super) struct Inbox<T> {
 
 #[derive(Debug)]
 struct Inner<T> {
-    /// The numbers of the blocks of ids that belong to the waiter. A block has 2^24 ids; further
+    /// The numbers of the blocks of ids that belong to the waiter. A block has 2^24 ids. Further
     /// blocks are added when needed.
     blocks: Vec<u64>,
     arrived: VecDeque<T>,

@@ -28,7 +28,7 @@ use crate::queue_pair::Outcome;
 /// Dropping a lease frees the window before the memory, so that peers cannot access freed memory.
 pub(crate) struct Lease {
     window: WindowHandle,
-    /// The memory; `None` only after the lease has ended.
+    /// The memory, or `None` after the lease has ended.
     memory: Option<Volatile>,
     access: AccessFlags,
     /// The upper 24 bits of the window's key, which never change.
@@ -148,7 +148,7 @@ impl Lease {
     }
 
     /// Frees the memory window through which peers access the leased memory, and returns the
-    /// memory. Peers then have no access. On failure returns the lease and the error; the error is
+    /// memory. Peers then have no access. On failure returns the lease and the error. The error is
     /// `None` if a request still uses the lease.
     pub(crate) fn revoke(self: Arc<Self>) -> Result<Span, (Arc<Self>, Option<Error>)> {
         let mut lease = Arc::try_unwrap(self).map_err(|lease| (lease, None))?;
@@ -202,7 +202,7 @@ pub(crate) struct WindowChange {
     lease: Arc<Lease>,
     before: State,
     during: State,
-    /// Set once the request has been filled in; from then on it may have been posted.
+    /// Set once the request has been filled in. From then on the request may have been posted.
     is_described: AtomicBool,
     /// The value of [`QueuePairHandle::beginnings`] for the queue pair when the request was
     /// checked, or [`IN_TRANSITION`].
@@ -215,7 +215,7 @@ pub(crate) struct WindowChange {
 const IN_TRANSITION: u64 = u64::MAX;
 
 impl WindowChange {
-    /// Returns `true` if the request is a local invalidation, and `false` if it is a bind.
+    /// Returns `true` if the request is a local invalidation, and `false` if the request is a bind.
     pub(crate) fn is_invalidation(&self) -> bool {
         self.during.phase == Phase::Ending && self.lease.window.kind() == WindowType::Two
     }

@@ -16,8 +16,8 @@ use super::lease_state::{Phase, State};
 ///
 /// The table has three levels, one for each byte of a window number. A new lease allocates the
 /// missing nodes of the table. Nodes are freed only when the context is closed, so the table finds
-/// a lease without a lock. There is at most one slot for each of the 2^24 numbers, plus one for
-/// each lease whose number another lease is already using.
+/// a lease without a lock. The table has at most one slot for each of the 2^24 numbers, plus one
+/// slot for each lease whose number another lease is already using.
 #[derive(Default)]
 pub(super) struct Leases {
     root: OnceLock<Box<Level<InnerLevel>>>,

@@ -25,7 +25,7 @@ impl QueuePairHandle {
     /// Posts one send request to the device. Returns an error only if the driver reports the
     /// request as refused. If the driver reports an error without a refused request, logs the error
     /// and returns success, because the request is possibly in the queue. Soft-RoCE of Linux, for
-    /// example, first queues a request and then notifies the kernel; the error can come from the
+    /// example, first queues a request and then notifies the kernel. The error can come from the
     /// notification.
     ///
     /// # Safety
@@ -64,8 +64,8 @@ impl QueuePairHandle {
     }
 
     /// Posts a list of send requests in one call. On failure returns the error and the first
-    /// request that was not posted; the requests before that one were posted. If the returned
-    /// pointer is not in the list, it is unknown which requests of the list were posted.
+    /// request that was not posted. The requests before that request were posted. If the returned
+    /// pointer is not in the list, each request of the list may have been posted.
     ///
     /// # Safety
     ///
@@ -126,7 +126,7 @@ impl QueuePairHandle {
     }
 
     /// Posts a list of receive requests in one call. On failure returns the error and the first
-    /// request that was not posted; the requests before that one were posted.
+    /// request that was not posted. The requests before that request were posted.
     ///
     /// # Safety
     ///
@@ -165,8 +165,8 @@ impl QueuePairHandle {
 }
 
 /// A pointer to the `ibv_qp` of a queue pair, through which the fast path (with few checks) posts
-/// requests. A queue stores this pointer beside the handle that keeps the queue pair alive. This
-/// saves a pointer indirection for every request.
+/// requests. A queue stores this pointer beside the handle that keeps the queue pair alive. The
+/// pointer beside the handle saves a pointer indirection for every request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FastPathQueuePair(*mut sys::ibv_qp);
 
@@ -182,7 +182,7 @@ impl FastPathQueuePair {
     ///
     /// # Safety
     ///
-    /// `wr` must meet the requirements of [`QueuePairHandle::post_send`]; only the fields that its
+    /// `wr` must meet the requirements of [`QueuePairHandle::post_send`]. Only the fields that its
     /// opcode uses need to be initialised. The handle must be alive, and the queue pair must not
     /// have been created for `ibv_wr_*`.
     #[inline(always)]
@@ -200,7 +200,7 @@ impl FastPathQueuePair {
     ///
     /// # Safety
     ///
-    /// `wr` must meet the requirements of [`QueuePairHandle::post_receive`]; the handle must be
+    /// `wr` must meet the requirements of [`QueuePairHandle::post_receive`]. The handle must be
     /// alive.
     #[inline(always)]
     pub(super) unsafe fn post_receive(self, wr: *mut sys::ibv_recv_wr) -> i32 {

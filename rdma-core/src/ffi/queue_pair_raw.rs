@@ -37,13 +37,14 @@ impl QueuePairBuilder {
     /// # Safety
     ///
     /// `raw` must be a valid queue pair that was created from exactly the objects in the builder.
-    /// No other code may use, change or destroy it, and it must have no outstanding requests. If
-    /// the builder contains operations, the queue pair must have been created for them.
+    /// No other code may use, change or destroy the queue pair, and the queue pair must have no
+    /// outstanding requests. If the builder contains operations, the queue pair must have been
+    /// created for these operations.
     ///
     /// A [`SendQueue`](crate::SendQueue) may be created from the result only if its send requests
-    /// complete in the order of posting. Vendor-specific kinds may not guarantee that order; queues
+    /// complete in the order of posting. Vendor-specific kinds may not guarantee that order. Queues
     /// [for any number of threads](crate::queue_pair::ConcurrentSendQueue) and scopes do not need
-    /// it.
+    /// that order.
     ///
     /// # Panics
     ///

@@ -21,7 +21,7 @@ impl CompletionChannel {
     ///
     /// # Errors
     ///
-    /// The error of `fcntl(2)`; the channel is then destroyed.
+    /// The error of `fcntl(2)`. After this error the channel is destroyed.
     ///
     /// # Safety
     ///
@@ -46,9 +46,9 @@ impl CompletionQueue {
     /// # Safety
     ///
     /// `raw` must be a valid completion queue of `context` that was created with `channel`, or
-    /// without one. No other code may use or destroy it, and it must have no unacknowledged events.
-    /// Each completion in the queue must belong to a request that this crate posted, or have an id
-    /// below 2^24, which this crate never uses.
+    /// without one. No other code may use or destroy the queue, and the queue must have no
+    /// unacknowledged events. Each completion in the queue must belong to a request that this crate
+    /// posted, or have an id below 2^24, which this crate never uses.
     ///
     /// # Panics
     ///
@@ -78,7 +78,7 @@ impl ExtendedCompletionQueue {
     /// # Errors
     ///
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the driver has no function to read one
-    /// of the fields; the queue is then destroyed.
+    /// of the fields. After this error the queue is destroyed.
     ///
     /// # Safety
     ///

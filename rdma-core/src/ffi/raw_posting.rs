@@ -22,8 +22,8 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The error contains the error number and the first request that was not posted; the requests
-    /// before that one were posted. The error allocates no memory.
+    /// The error contains the error number and the first request that was not posted. The requests
+    /// before that request were posted. The error allocates no memory.
     ///
     /// # Safety
     ///
@@ -65,8 +65,8 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The error contains the error number and the first request that was not posted; the requests
-    /// before that one were posted.
+    /// The error contains the error number and the first request that was not posted. The requests
+    /// before that request were posted.
     ///
     /// # Safety
     ///
@@ -126,8 +126,8 @@ impl QueuePair {
 ///
 /// # Safety
 ///
-/// For all methods of the session: the queue pair must have been created for the operation; a
-/// request must be complete before the next one begins or the session ends; and the memory must
+/// For all methods of the session, the queue pair must have been created for the operation. A
+/// request must be complete before the next request begins or the session ends. The memory must
 /// meet the requirements of [`QueuePair::post_send_raw`].
 #[doc(alias = "ibv_qp_ex")]
 #[must_use = "a session that is not completed posts nothing"]

@@ -92,7 +92,7 @@ impl<T: Send + 'static> ReceiveRing<T> {
 
     /// Posts a receive into `memory`, and keeps the memory until the receive has completed. Returns
     /// the memory on an error. Most receives take a fast path with few checks, which is inlined at
-    /// the caller; all other receives take [the general path](Self::post_any) with all checks.
+    /// the caller. All other receives take [the general path](Self::post_any) with all checks.
     #[inline(always)]
     pub(crate) fn post(&mut self, memory: T) -> Result<(), (Error, T)>
     where
@@ -162,8 +162,8 @@ impl<T: Send + 'static> ReceiveRing<T> {
     }
 }
 
-/// Returns an error if the queue pair has no receive queue of its own; returns `None` if the queue
-/// pair has a receive queue.
+/// Returns an error if the queue pair has no receive queue of its own, and `None` if the queue pair
+/// has a receive queue.
 pub(super) fn no_receive_queue(queue_pair: &QueuePairHandle) -> Option<Error> {
     let reason = if queue_pair.shared_receive_queue().is_some() {
         "the queue pair takes its receives from a shared receive queue".to_owned()

@@ -20,7 +20,7 @@ use crate::memory::AccessFlags;
 /// a failure.
 #[derive(Debug)]
 pub(super) struct RawRegion {
-    /// The `ibv_mr` of the region; `None` after the deregistration.
+    /// The `ibv_mr` of the region, or `None` after the deregistration.
     raw: Option<NonNull<sys::ibv_mr>>,
     lkey: LocalKey,
     rkey: u32,
@@ -107,8 +107,8 @@ impl RawRegion {
         &self.domain
     }
 
-    /// Deregisters the region; an imported region is unimported instead. Does nothing if the region
-    /// was already deregistered or unimported. On failure returns the error of `ibv_dereg_mr`.
+    /// Deregisters the region, or unimports an imported region. Does nothing if the region was
+    /// already deregistered or unimported. On failure returns the error of `ibv_dereg_mr`.
     pub(super) fn end(&mut self) -> Result<()> {
         let Some(raw) = self.raw else { return Ok(()) };
         if self.is_imported {

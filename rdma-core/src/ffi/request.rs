@@ -1,7 +1,7 @@
 //! Construction of work requests: the C structs and the element lists that the device reads.
 //!
 //! Most requests take a fast path, which is inlined into the caller (`describe_fast_path` and its
-//! variants); all other requests are fully checked by [`describe_send`] or [`describe_inline`].
+//! variants). All other requests are fully checked by [`describe_send`] or [`describe_inline`].
 
 use std::mem::{self, MaybeUninit};
 use std::ptr;

@@ -27,7 +27,7 @@ pub(super) fn block_of(id: u64) -> u64 {
 
 /// The work request ids of a queue with a single owner. A request has a number, counted from 0 in
 /// the order of posting, and an id, which is unique within the process. The queue gets its ids in
-/// blocks of 2^24 consecutive ids. An id has the same low 24 bits as the number; its high bits
+/// blocks of 2^24 consecutive ids. An id has the same low 24 bits as the number. Its high bits
 /// identify the block.
 ///
 /// The number of outstanding requests is at most the number of ids in a block. Therefore the ids of
@@ -183,14 +183,14 @@ impl Sequence {
     }
 
     /// Returns the work request id of the request with the number `number`. Numbers count from 0 in
-    /// each queue; ids are unique within the process.
+    /// each queue, whereas ids are unique within the process.
     #[inline]
     pub(super) fn id(&self, number: u64) -> u64 {
         self.blocks[(number >> BLOCK_BITS) as usize & 1] | (number & BLOCK_MASK)
     }
 
     /// Returns the number of the outstanding request with the work request id `id`, counted from 0
-    /// in the order of posting; `None` if there is no such request.
+    /// in the order of posting, or `None` if there is no such request.
     pub(super) fn number(&self, id: u64) -> Option<u64> {
         let head = self.head();
         let number = head + (id.wrapping_sub(head) & BLOCK_MASK);

@@ -187,7 +187,7 @@ impl<T: Send + 'static> Ring<T> {
 
     /// Records that the next request was posted, and stores its memory and the objects that the
     /// request keeps alive. If a batch was leaked (never dropped), the slot of the request can
-    /// contain an unposted request of the batch; this content is dropped.
+    /// contain an unposted request of the batch. That request is then dropped.
     #[inline]
     pub(super) fn keep(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.order.tail());
@@ -217,8 +217,8 @@ impl<T: Send + 'static> Ring<T> {
     /// Removes the oldest request in flight, and returns its memory. The caller must ensure that a
     /// request is in flight. Called for a completion of this request or of a later request, because
     /// unsignaled requests have no completion of their own. `left` is the number of requests from
-    /// the removed request to the request with the completion; 0 means the removed request itself.
-    /// `outcome` is the outcome in the completion.
+    /// the removed request to the request with the completion, or 0 if the completion is that of
+    /// the removed request. `outcome` is the outcome in the completion.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());

@@ -49,7 +49,7 @@ struct FastPath {
     /// Limits that a request on the fast path must meet.
     limits: Limits,
     /// The value that the word of the next slot must have: [`FREE`], or `u64::MAX` if the queue
-    /// pair does not support the fast path; no word has that value.
+    /// pair does not support the fast path. No word has the value `u64::MAX`.
     free: u64,
 }
 
@@ -98,7 +98,7 @@ impl ScopeRequests {
     }
 
     /// Posts a send request. Most requests take a fast path, which is inlined together with the
-    /// code that creates the request; all other requests take [the general path](Self::post_any).
+    /// code that creates the request. All other requests take [the general path](Self::post_any).
     ///
     /// # Safety
     ///
@@ -198,7 +198,7 @@ impl ScopeRequests {
         }
     }
 
-    /// Posts a receive into `memory`. Most receives take a fast path with few checks; all other
+    /// Posts a receive into `memory`. Most receives take a fast path with few checks. All other
     /// receives take [the general path](Self::post_any_receive).
     ///
     /// # Safety

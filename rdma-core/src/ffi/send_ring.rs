@@ -39,10 +39,11 @@ impl<T: Send + 'static> fmt::Debug for SendRing<T> {
 
 /// The number of consecutive unsignaled requests of a queue, and the limit of this number.
 ///
-/// At least one of the requests that fill the send queue must be signaled; otherwise no completion
-/// would ever make room. Several queues of this crate can post to the same queue pair, and share
-/// the capacity of its send queue equally. A queue that is created later makes its first request
-/// signaled, because the other queues have perhaps left only one free place in the send queue.
+/// At least one of the requests that fill the send queue must be signaled, because otherwise no
+/// completion would ever make room. Several queues of this crate can post to the same queue pair,
+/// and share the capacity of its send queue equally. A queue that is created later makes its first
+/// request signaled, because the other queues have perhaps left only one free place in the send
+/// queue.
 struct Signals {
     /// Number of unsignaled requests since the last signaled one.
     run: u32,
@@ -146,8 +147,8 @@ impl<T: Send + 'static> SendRing<T> {
     /// Removes the oldest request in flight. Returns its memory, or `None` for an inline request.
     /// The caller must ensure that a request is in flight. Called for a completion of this request
     /// or of a later request. `left` is the number of requests from the removed request to the
-    /// request with the completion; 0 means the removed request itself. `outcome` is the outcome in
-    /// the completion.
+    /// request with the completion, or 0 if the completion is that of the removed request.
+    /// `outcome` is the outcome in the completion.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)
@@ -173,8 +174,8 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Posts a request after few, inlined checks. On failure returns an error number and the
-    /// memory. The number is the error number of `ibv_post_send`; 0 means that the request needs
-    /// more checks and was not posted.
+    /// memory. The number is the error number of `ibv_post_send`, or 0 if the request needs more
+    /// checks and was not posted.
     #[inline(always)]
     fn post_fast_path(&mut self, memory: T, description: &Description) -> Result<(), (i32, T)>
     where
@@ -291,7 +292,7 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Posts a request with inline data after few, inlined checks. On failure returns the error
-    /// number of `ibv_post_send`; 0 means that the request needs more checks and was not posted.
+    /// number of `ibv_post_send`, or 0 if the request needs more checks and was not posted.
     #[inline(always)]
     fn post_fast_path_inline<D: InlineData>(
         &mut self,

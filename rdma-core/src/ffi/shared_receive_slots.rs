@@ -16,7 +16,7 @@ use crate::memory::Scatter;
 pub(crate) struct SharedReceiveSlots<T: Send + 'static> {
     handle: Arc<SharedReceiveQueueHandle>,
     table: SlotTable<T>,
-    /// Limits that receives on the fast path must meet; `None` if the queue does not support the
+    /// Limits that receives on the fast path must meet, or `None` if the queue does not support the
     /// fast path.
     fast_path: Option<Limits>,
 }
@@ -84,7 +84,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
     }
 
     /// Posts a receive into `memory`. Most receives take a fast path, which is inlined at the
-    /// caller; all other receives take [the general path](Self::post_any).
+    /// caller. All other receives take [the general path](Self::post_any).
     #[inline(always)]
     pub(crate) fn post(&self, memory: T) -> Result<(), (Error, T)>
     where

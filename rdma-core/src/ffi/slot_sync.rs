@@ -85,7 +85,7 @@ mod choice {
         ///
         /// # Safety
         ///
-        /// No other thread may access the value during the call; the model checks this.
+        /// No other thread may access the value during the call. The model checks this requirement.
         pub(in crate::ffi) unsafe fn with<R>(&self, access: impl FnOnce(&mut T) -> R) -> R {
             // SAFETY: the caller guarantees exclusive access, which the model checks.
             self.0.with_mut(|value| access(unsafe { &mut *value }))
@@ -93,7 +93,7 @@ mod choice {
     }
 
     /// The list of the free slots, for loom models. Loom cannot model the queue of crossbeam that
-    /// the crate uses; this list gives the same memory ordering.
+    /// the crate uses. This list gives the same memory ordering.
     #[derive(Debug)]
     pub(in crate::ffi) struct FreeList(Mutex<VecDeque<u32>>);
 

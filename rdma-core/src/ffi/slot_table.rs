@@ -19,7 +19,7 @@ const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 const USES_OF_BLOCK: u64 = 1 << (BLOCK_BITS - INDEX_BITS);
 
 /// The state of a slot that no request uses. The low bits of a slot's atomic word contain the state
-/// of the slot; the higher bits count how often the slot was used.
+/// of the slot. The higher bits count how often the slot was used.
 const FREE: u64 = 0;
 const RESERVED: u64 = 1;
 const IN_FLIGHT: u64 = 2;
@@ -133,7 +133,7 @@ impl<T> SlotTable<T> {
         Some(reserved)
     }
 
-    /// Returns the slot that is reserved by `reserved`; `None` if that slot belongs to another
+    /// Returns the slot that is reserved by `reserved`, or `None` if that slot belongs to another
     /// table.
     #[inline]
     fn slot(&self, reserved: &Reserved) -> Option<&Slot<T>> {
@@ -181,8 +181,8 @@ impl<T> SlotTable<T> {
     }
 
     /// Takes the memory of the request with the id `id` out of its slot, whose state becomes
-    /// `next`. Returns the index of the slot and the memory; `None` if no request with this id is
-    /// in flight.
+    /// `next`. Returns the index of the slot and the memory, or `None` if no request with this id
+    /// is in flight.
     #[inline]
     fn take(&self, id: u64, next: u64) -> Option<(u32, T)> {
         let index = (id & INDEX_MASK) as u32;

@@ -1,6 +1,7 @@
 //! Spans: ranges of registered memory with exclusive ownership.
 //!
-//! A span is the basis of the crate's buffers: it can be split, joined and moved into a request.
+//! A span is the basis of the crate's buffers. A span can be split, joined and moved into a
+//! request.
 
 use std::fmt;
 use std::ops::Range;

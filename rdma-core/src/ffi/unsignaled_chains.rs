@@ -1,7 +1,7 @@
 //! The unsignaled requests of a queue to which many threads post.
 //!
-//! An unsignaled request has no completion of its own; the completion of a later request completes
-//! it as well.
+//! An unsignaled request has no completion of its own. The completion of a later request also
+//! completes the unsignaled request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -75,7 +75,7 @@ impl UnsignaledChains {
 
     /// Removes a chain of unsignaled requests, so that a signaled request can take over the chain:
     /// its completion will also complete the chain. Returns the id of the last request in the
-    /// chain; 0 if there is no chain.
+    /// chain, or 0 if there is no chain.
     #[inline]
     pub(super) fn take(&self) -> u64 {
         // Relaxed: a chain that is not visible yet is taken by the next request.
@@ -113,7 +113,7 @@ impl UnsignaledChains {
 /// back by [`UnsignaledChains::leave`], so that a later request completes them.
 pub(super) struct ChainedRequest<'a> {
     unsignaled_chains: &'a UnsignaledChains,
-    /// The guard of the lock on the chains, if the request is unsignaled; `None` if it is signaled.
+    /// The guard of the lock on the chains, or `None` if the request is signaled.
     unsignaled: Option<MutexGuard<'a, ChainEnds>>,
     earlier: u64,
 }
@@ -126,7 +126,7 @@ impl ChainedRequest<'_> {
     }
 
     /// Returns the id of the last earlier unsignaled request that this request's completion also
-    /// completes; 0 if there is no such request.
+    /// completes, or 0 if there is no such request.
     #[inline]
     pub(super) fn earlier(&self) -> u64 {
         self.earlier

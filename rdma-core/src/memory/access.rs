@@ -8,7 +8,7 @@ bitflags::bitflags! {
     /// Flags for the operations that the local device and peers (remote processes) may perform on
     /// registered memory or through a memory window (`ibv_access_flags`).
     ///
-    /// The local device may always read the memory; no flag is needed.
+    /// The local device may always read the memory, so local reads need no flag.
     #[doc(alias = "ibv_access_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct AccessFlags: u32 {
@@ -46,8 +46,8 @@ bitflags::bitflags! {
         /// Relaxed ordering is faster on many machines. A program can then no longer detect the end
         /// of a transfer by polling memory: a flag that the peer wrote last may become visible
         /// before the data. Only a completion, of a receive or of a write with immediate data,
-        /// proves that the data has arrived. Devices that cannot reorder writes ignore the flag; a
-        /// program cannot query whether a device reorders.
+        /// proves that the data has arrived. Devices that cannot reorder writes ignore the flag. A
+        /// program cannot query whether a device reorders writes.
         const RELAXED_ORDERING = ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
         /// Peers may execute flush operations that make RDMA writes visible. Such a flush completes
         /// when the earlier writes of the same peer are visible to the processor and to all other

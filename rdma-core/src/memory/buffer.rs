@@ -16,7 +16,7 @@ use crate::refused::Refused;
 /// completion gives the buffer back.
 /// [`ProtectionDomain::allocate`](crate::ProtectionDomain::allocate) creates a buffer of zeroed
 /// memory, and [`ProtectionDomain::register`](crate::ProtectionDomain::register) creates a buffer
-/// from memory of the program. A buffer can be split; when the last part is dropped, the memory is
+/// from memory of the program. A buffer can be split. When the last part is dropped, the memory is
 /// deregistered and then freed. Buffers are `Send` and `Sync`, like a `Box<[u8]>`.
 ///
 /// While a request is using the buffer, the program cannot access the bytes:
@@ -263,7 +263,7 @@ impl FrozenBuffer {
 
     /// Returns the underlying [`Buffer`] if no other clone or part of this frozen buffer exists.
     /// Otherwise returns the frozen buffer unchanged. This function does not check whether the
-    /// memory was registered as read-only memory; the caller must not write to such memory.
+    /// memory was registered as read-only memory. The caller must not write to such memory.
     pub(super) fn into_inner(self) -> Result<Buffer, Self> {
         let range = self.range;
         Arc::try_unwrap(self.buffer).map_err(|buffer| Self { buffer, range })

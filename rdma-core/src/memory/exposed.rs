@@ -258,7 +258,7 @@ impl ExposedMemory {
 
 /// An additional grant of access to [`ExposedMemory`], created by [`ExposedMemory::grant`]. Each
 /// grant has its own remote key. Access by this key ends when the program calls [`Self::revoke`] or
-/// drops the value; access by other keys continues.
+/// drops the value. Access by other keys continues.
 #[derive(Debug)]
 pub struct ExposedGrant {
     /// Declared before `memory`, so that the access ends before the memory can be used again.

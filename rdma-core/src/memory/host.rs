@@ -168,8 +168,8 @@ impl HostMemoryBuilder {
         self
     }
 
-    /// Sets the size of a huge page in bytes; 2 MiB by default. The available sizes depend on the
-    /// machine.
+    /// Sets the size of a huge page in bytes. The default is 2 MiB. The available sizes depend on
+    /// the machine.
     pub fn huge_page_size(mut self, size: usize) -> Self {
         self.huge_page_size = size;
         self
@@ -189,8 +189,9 @@ impl HostMemoryBuilder {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for 0 bytes, for an alignment or huge page size that is not a
-    /// power of two, or for a huge page size that is not larger than a page; and the error of the
-    /// system's allocation functions, most often because huge pages are required but not available.
+    /// power of two, or for a huge page size that is not larger than a page. Also returns the error
+    /// of the system's allocation functions, most often because huge pages are required but not
+    /// available.
     pub fn build(self) -> Result<HostMemory> {
         for (what, size) in [
             ("alignment", self.align),
@@ -240,7 +241,7 @@ impl HostMemoryBuilder {
 
 impl HostMemoryBuilder {
     /// Allocates the memory without huge pages. Uses the device's allocator if a protection domain
-    /// was set and that allocation succeeds; otherwise uses the program's heap.
+    /// was set and that allocation succeeds. Otherwise uses the program's heap.
     fn ordinary(&self) -> Result<Allocation> {
         let (len, align) = (self.len, self.align);
         if let Some(domain) = &self.domain {

@@ -121,8 +121,9 @@ impl Buffer {
     /// Returns buffer and window, with one of these errors:
     ///
     /// - [`Error::InvalidArgument`] if the buffer is empty, was not registered with
-    ///   [`AccessFlags::WINDOW_BIND`], or belongs to another protection domain than the window;
-    ///   also if `access` contains flags other than remote rights and [`AccessFlags::ZERO_BASED`].
+    ///   [`AccessFlags::WINDOW_BIND`], or belongs to another protection domain than the window.
+    ///   Also [`Error::InvalidArgument`] if `access` contains flags other than remote rights and
+    ///   [`AccessFlags::ZERO_BASED`].
     /// - [`Error::Unsupported`] if the buffer is a part of a registration and the window would give
     ///   peers access to the rest of the registration.
     /// - The error that prevented the test of the device, if the buffer is a part of a

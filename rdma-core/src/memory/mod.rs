@@ -12,14 +12,15 @@
 //! | [`WindowLease`] | this process and, through a window, every peer with the key | never | reads and writes on behalf of peers |
 //! | [`UnmappedRegion`] | devices and peers | never: it is not memory of the process | reads and writes |
 //!
-//! Memory begins as a [`Buffer`]. The crate [allocates](crate::ProtectionDomain::allocate) it, or
-//! the program registers its own memory ([`StableMemoryMut`], [`HostMemory`]), which
-//! [`Buffer::into_owner`] gives back. Posting moves the memory into the request, and the completion
-//! gives it back, so safe code cannot read memory that the device is writing. Memory that peers can
-//! write is never exposed as a slice: this process accesses it through a [`VolatileSlice`], until
-//! the access of peers has ended *at the device* and the program has the [`Buffer`] again.
-//! [`ExposedMemory::revoke`] ends the access by deregistration, [`WindowLease::unbind`] by a work
-//! request. [`LentMemory`] can be read as a slice, because peers can only read it.
+//! Memory begins as a [`Buffer`]. The crate [allocates](crate::ProtectionDomain::allocate) the
+//! memory, or the program registers its own memory ([`StableMemoryMut`], [`HostMemory`]), and gets
+//! the memory back from [`Buffer::into_owner`]. Posting moves the memory into the request, and the
+//! completion gives the memory back, so safe code cannot read memory that the device is writing.
+//! Memory that peers can write is never exposed as a slice: this process accesses such memory
+//! through a [`VolatileSlice`], until the access of peers has ended *at the device* and the program
+//! has the [`Buffer`] again. [`ExposedMemory::revoke`] ends the access by deregistration,
+//! [`WindowLease::unbind`] by a work request. [`LentMemory`] can be read as a slice, because peers
+//! can only read it.
 //!
 //! # Trust
 //!
@@ -28,23 +29,23 @@
 //! changes values, at any time and in any pattern. A peer that accesses memory late, or guesses
 //! keys (which are small consecutive numbers), can access only what is granted at that moment. The
 //! [`RemoteMemory`] of a peer is only an identifier: a false value makes a request fail, or
-//! accesses other memory of that peer. A peer may invalidate a window of type 2 at any time; only
-//! that peer loses access.
+//! accesses other memory of that peer. A peer may invalidate a window of type 2 at any time, but
+//! only that peer loses access.
 //!
 //! **A correct peer.** The program relies on the peer for the meaning of values. The content of
 //! exposed memory can change between two reads: copy it, then check the copy, then use the copy. A
 //! peer can give its key to other processes, which then have the same rights: a key grants access
 //! to every holder, through any queue pair of the protection domain. A peer that kept the key of a
-//! window over 256 bindings holds the key of the newest binding. A peer can also stop responding;
-//! only timeouts help against that.
+//! window over 256 bindings holds the key of the newest binding. A peer can also stop responding.
+//! Only timeouts help against such a peer.
 //!
-//! **The device and its driver.** They must keep the guarantees of verbs: enforce the bounds and
-//! rights of a key; access no memory after the request has completed, the region was deregistered,
-//! the window invalidated or deallocated, or the queue pair reset or destroyed; and report only
-//! completions of requests that have completed. If a deregistration fails, the memory is leaked and
-//! not freed. One known violation: in Soft-RoCE of Linux 6.1 the key of a window gives access to
-//! the whole *region* that the window is bound to. The first lease of a part of a registration
-//! therefore tests the device. If the test fails, such leases are
+//! **The device and its driver.** The program relies on both to keep the guarantees of verbs:
+//! enforce the bounds and rights of a key; access no memory after the request has completed, the
+//! region was deregistered, the window invalidated or deallocated, or the queue pair reset or
+//! destroyed; and report only completions of requests that have completed. If a deregistration
+//! fails, the memory is leaked and not freed. One known violation: in Soft-RoCE of Linux 6.1 the
+//! key of a window gives access to the whole *region* that the window is bound to. The first lease
+//! of a part of a registration therefore tests the device. If the test fails, such leases are
 //! [unsupported](crate::Error::is_unsupported): [expose](Buffer::expose) the part instead.
 //!
 //! **The program**, where it uses `unsafe`. The program must ensure that memory does not move
@@ -81,8 +82,8 @@
 //! several processes may share that memory.
 //!
 //! On the child: the child must neither use nor drop any object of this crate that the parent
-//! created; it may only call `exec` or `_exit`. Parent and child share the device's objects, so
-//! dropping an object in the child destroys it for the parent. On softroce every verb fails in a
+//! created. The child may only call `exec` or `_exit`. Parent and child share the device's objects,
+//! so dropping an object in the child destroys it for the parent. On softroce every verb fails in a
 //! child whose parent used the device.
 
 #![forbid(unsafe_code)]

@@ -57,7 +57,7 @@ impl Reregistration {
 pub struct Reregistered {
     /// The buffer, with a new local key.
     pub buffer: Buffer,
-    /// The previous memory of the registration; `None` if the memory was not replaced.
+    /// The previous memory of the registration, or `None` if the memory was not replaced.
     pub old: Option<DetachedMemory>,
 }
 
@@ -119,11 +119,11 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] if the buffer is only a part of the registered memory;
+    /// [`Error::InUse`] if the buffer is only a part of the registered memory.
     /// [`Error::InvalidArgument`] for an empty set of changes, for remote rights or for a change of
-    /// addresses that `ibv_rereg_mr` cannot express; and the error of `ibv_rereg_mr`. Many devices
-    /// do [not support](Error::is_unsupported) reregistration. [`FailedBuffer`] describes the state
-    /// of the memory after a failure.
+    /// addresses that `ibv_rereg_mr` cannot express. Also returns the error of `ibv_rereg_mr`. Many
+    /// devices do [not support](Error::is_unsupported) reregistration. [`FailedBuffer`] describes
+    /// the state of the memory after a failure.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn reregister(self, changes: Reregistration) -> Result<Reregistered, ReregisterError> {
         let Reregistration { changes } = changes;

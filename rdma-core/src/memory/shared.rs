@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::ffi::{LocalKey, Reading, RegionHandle, Shared, Span, Writing};
 
 /// A buffer whose use is checked at run time by claims, like a read-write lock that never blocks. A
-/// claim is a right to use the memory. Several read claims can exist at the same time; a write
+/// claim is a right to use the memory. Several read claims can exist at the same time. A write
 /// claim excludes all other claims.
 ///
 /// The type is intended for software layers that keep a handle to the memory while the device is
 /// using the memory. A request holds its claim until the request completes, even if the caller that
 /// posted the request no longer exists. A conflicting use fails with [`Error::InUse`] instead of
-/// waiting. A claim costs one atomic operation; borrowing the bytes costs one atomic load.
+/// waiting. A claim costs one atomic operation, and borrowing the bytes costs one atomic load.
 #[derive(Debug)]
 pub struct SharedBuffer {
     shared: Arc<Shared>,

@@ -3,8 +3,8 @@
 //! IBTA volume 1, 10.6.7, requires this check. Soft-RoCE of Linux 6.1 checks the bounds of the
 //! *region* that the window is bound to, so a peer with the key of a window can also access the
 //! rest of the region. On such a device, leasing a part of a region to peers would be unsound.
-//! Neither the name nor the attributes of a device show whether it checks bounds, so
-//! [`are_checked`] tests it.
+//! Neither the name nor the attributes of a device show whether the device checks bounds, so
+//! [`are_checked`] tests the device.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ impl Context {
 }
 
 /// Returns whether a memory window of type `kind` grants access only to the bytes of the window.
-/// The first call for each open device and window type tests the device; later calls return the
+/// The first call for each open device and window type tests the device. Later calls return the
 /// stored result.
 ///
 /// The test runs in the same context, because the program may have dropped the privilege to open

@@ -175,7 +175,7 @@ impl QueuePairAttributes {
     }
 
     /// Returns the exponent of the acknowledgement timeout. The timeout is 4.096 us times two to
-    /// the power of the exponent; exponent 0 means no timeout.
+    /// the power of the exponent. The exponent 0 means no timeout.
     #[doc(alias = "timeout")]
     pub fn ack_timeout_exponent(&self) -> u8 {
         self.raw.timeout
@@ -188,8 +188,8 @@ impl QueuePairAttributes {
         self.raw.retry_cnt
     }
 
-    /// Returns the maximum number of retries after receiver-not-ready (RNR) responses; 7 means no
-    /// limit.
+    /// Returns the maximum number of retries after receiver-not-ready (RNR) responses. The value 7
+    /// means no limit.
     #[doc(alias = "rnr_retry")]
     pub fn rnr_retries(&self) -> u8 {
         self.raw.rnr_retry

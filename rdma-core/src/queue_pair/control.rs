@@ -16,13 +16,13 @@ use crate::refused::Refused;
 #[doc(alias = "ibv_qp_rate_limit_attr")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RateLimit {
-    /// The maximum rate in kilobits per second; 0 means the rate of the port.
+    /// The maximum rate in kilobits per second, or 0 for the rate of the port.
     #[doc(alias = "rate_limit")]
     pub kilobits: u32,
-    /// The maximum burst in bytes; 0 means the default of the device.
+    /// The maximum burst in bytes, or 0 for the default of the device.
     #[doc(alias = "max_burst_sz")]
     pub burst: u32,
-    /// The typical packet size in bytes; 0 means the default of the device.
+    /// The typical packet size in bytes, or 0 for the default of the device.
     #[doc(alias = "typical_pkt_sz")]
     pub packet: u16,
 }
@@ -141,7 +141,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// The errors of [`Self::pause`], and [`Error::TimedOut`] if requests are not acknowledged
-    /// within `timeout`; the queue pair is then in SQD.
+    /// within `timeout`. After [`Error::TimedOut`] the queue pair is in SQD.
     #[doc(alias = "sq_draining")]
     pub fn drain_sends(&self, timeout: Duration) -> Result<()> {
         self.pause(false)?;
@@ -159,8 +159,8 @@ impl QueuePair {
     ///
     /// The method posts a marker, a request without memory, to each queue of the queue pair, and
     /// waits until the markers have completed. Other threads may poll the completion queues during
-    /// the call. Polls that begin during the call do not return the completions of markers; a poll
-    /// that began before the call may do so.
+    /// the call. Polls that begin during the call do not return the completions of markers. A poll
+    /// that began before the call may return such completions.
     ///
     /// The completion queues must have room for two additional completions. A completion queue that
     /// the builder created for this queue pair has that room. The method does not wait for receives
@@ -169,9 +169,9 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::fail`]; [`Error::TimedOut`] if the requests do not complete within
-    /// `timeout`; [`Error::InUse`] if the calling thread is polling a completion queue of the queue
-    /// pair.
+    /// The errors of [`Self::fail`], [`Error::TimedOut`] if the requests do not complete within
+    /// `timeout`, and [`Error::InUse`] if the calling thread is polling a completion queue of the
+    /// queue pair.
     #[doc(alias = "ibv_drain_qp")]
     pub fn drain(&self, timeout: Duration) -> Result<()> {
         self.fail()?;
@@ -253,7 +253,7 @@ impl QueuePair {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     timeout: Duration,
-    /// The time at which the wait ends; `None` if the timeout is too long for an [`Instant`].
+    /// The time at which the wait ends, or `None` if the timeout is too long for an [`Instant`].
     end: Option<Instant>,
 }
 

@@ -81,7 +81,7 @@ const NO_ENTRIES: Node = Node {
 
 /// Returns the position of an entry in the array of a node. The node is in the level `level`, and
 /// the entry leads to the value for the queue pair number `number`. Each of the three levels uses 8
-/// bits of the number; level 0 uses the highest bits.
+/// bits of the number. Level 0 uses the highest bits.
 #[inline]
 fn entry(number: u32, level: u32) -> usize {
     (number >> (LEVEL_BITS * (LEVELS - 1 - level))) as usize & (WIDTH - 1)

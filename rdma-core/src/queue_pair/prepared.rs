@@ -105,7 +105,7 @@ impl PreparedQueuePair {
     /// Connects this queue pair to the peer's queue pair: moves this queue pair from INIT to RTR
     /// and then to RTS.
     ///
-    /// The method is for connected transports; for datagrams, use [`Self::activate`]. The peer must
+    /// The method is for connected transports. For datagrams, use [`Self::activate`]. The peer must
     /// connect to the [`endpoint`](Self::endpoint) of this queue pair as well. Connecting sends no
     /// packet, so an unreachable peer is detected only by the first request.
     ///

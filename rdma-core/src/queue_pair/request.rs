@@ -246,7 +246,7 @@ impl<T> SendRequest<T> {
     }
 
     /// Creates a request from its memory, a description of its operation, flags and target, and the
-    /// objects that it keeps alive.
+    /// objects that the request keeps alive.
     #[inline]
     pub(crate) fn from_pieces((memory, it, keep): (T, Description, KeepAlive)) -> Self {
         Self {

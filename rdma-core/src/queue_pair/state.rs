@@ -17,9 +17,9 @@ pub enum QueuePairState {
     ReadyToReceive,
     /// RTS: ready to send and receive.
     ReadyToSend,
-    /// SQD: the send queue is draining or has drained; receives continue.
+    /// SQD: the send queue is draining or has drained. Receives continue.
     SendQueueDrain,
-    /// SQE: a send failed, and the send queue has stopped; receives continue.
+    /// SQE: a send failed, and the send queue has stopped. Receives continue.
     SendQueueError,
     /// ERR: the device flushes all outstanding requests, and all requests posted later.
     Error,

@@ -33,8 +33,8 @@ impl<'a, T: Send + 'static> SharedReceiveBatch<'a, T> {
     /// # Errors
     ///
     /// The errors of [`SharedReceiveQueue::post`](super::SharedReceiveQueue::post), except errors
-    /// of the device, which only [`Self::post`] returns; and [`Error::QueueFull`] if the batch is
-    /// full.
+    /// of the device, which only [`Self::post`] returns. Also returns [`Error::QueueFull`] if the
+    /// batch is full.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
     where

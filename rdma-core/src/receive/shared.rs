@@ -70,8 +70,8 @@ impl SharedReceiveQueueBuilder {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for 0 or more than 65536 receives, or for an XRC domain or
-    /// completion queue of another device; and the error of `ibv_create_srq_ex`, for example
-    /// because the device does not support so many receives or does not support XRC.
+    /// completion queue of another device. Also returns the error of `ibv_create_srq_ex`, for
+    /// example because the device does not support so many receives or does not support XRC.
     #[doc(alias = "ibv_create_srq")]
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn build<T: Send + 'static>(self) -> Result<SharedReceiveQueue<T>> {
@@ -155,7 +155,7 @@ pub struct SharedReceiveQueueAttributes {
     pub requests: u32,
     /// Maximum number of scatter/gather elements of a receive.
     pub elements: u32,
-    /// Number of receives below which the device generates a limit event; 0 if no limit is set.
+    /// Number of receives below which the device generates a limit event, or 0 if no limit is set.
     pub limit: u32,
 }
 

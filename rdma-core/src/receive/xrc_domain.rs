@@ -50,7 +50,7 @@ impl XrcDomain {
 
     /// Opens or creates the XRC (extended reliable connection) domain that belongs to a file.
     /// Several processes can share the domain by the file. The inode of the file identifies the
-    /// domain; the name and the content of the file have no effect. The program may close the file
+    /// domain. The name and the content of the file have no effect. The program may close the file
     /// descriptor afterwards.
     ///
     /// # Errors

@@ -57,8 +57,8 @@ fn declaration(Argument { name, ty }: &Argument) -> TokenStream {
     quote!(#name: #ty)
 }
 
-/// Returns the method's name in upper case. This is the name of the generated constant that
-/// contains the `MethodInfo` (number, name and properties) of the method.
+/// Returns the method's name in upper case. The generated constant that contains the `MethodInfo`
+/// (number, name and properties) of the method has this name.
 fn constant(method: &Method) -> syn::Ident {
     format_ident!("{}", method.name.unraw().to_string().to_uppercase())
 }

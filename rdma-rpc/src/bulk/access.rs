@@ -19,7 +19,7 @@ pub(super) struct Access {
     core: Arc<Core>,
     lease: LeaseId,
     /// Set for a bulk of a result. The owner of such a bulk lends the memory until this end sends a
-    /// release; the lease of an argument ends with the call instead.
+    /// release. The lease of an argument ends with the call instead.
     is_result: bool,
     state: Mutex<State>,
     /// Notification that the last piece in flight has ended.

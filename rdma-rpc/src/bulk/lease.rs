@@ -38,7 +38,7 @@ struct Lease {
 /// frames: the memory itself, and a flag that is set once the peer has given the memory back.
 pub(super) struct LeaseState {
     is_writable: bool,
-    /// The leased memory; `None` once the lease has ended.
+    /// The leased memory, or `None` once the lease has ended.
     held: Mutex<Option<LeasedMemory>>,
     /// Set once [`Self::set_released`] was called.
     is_released: AtomicBool,
@@ -47,7 +47,7 @@ pub(super) struct LeaseState {
 }
 
 /// Memory of this end that is lent to the peer. On RDMA connections the peer's device accesses the
-/// memory; on other connections messages transfer the data.
+/// memory. On other connections messages transfer the data.
 enum LeasedMemory {
     /// Memory whose pieces are transferred by messages.
     Streamed(BulkMemory),
@@ -55,8 +55,8 @@ enum LeasedMemory {
     OneSided {
         lent: Lent,
         device: RdmaDevice,
-        /// Memory of the bulk if `lent` is a registered copy of it; `None` if the bulk's own memory
-        /// is lent.
+        /// Memory of the bulk if `lent` is a registered copy of that memory, or `None` if the
+        /// bulk's own memory is lent.
         original: Option<BulkMemory>,
     },
 }
@@ -215,7 +215,7 @@ impl Drop for Lease {
 }
 
 /// Makes `memory` accessible to the peer. Over RDMA, the peer's device accesses registered memory
-/// directly; unregistered memory is first copied to registered memory. Over other transports, the
+/// directly. Unregistered memory is first copied to registered memory. Over other transports, the
 /// memory is only stored, and messages transfer its bytes. On failure, returns `memory` with the
 /// error.
 fn make_accessible(

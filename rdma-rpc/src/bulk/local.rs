@@ -51,10 +51,10 @@ enum LocalMemory<'m> {
         device: RdmaDevice,
         /// Length of the whole memory in bytes.
         len: usize,
-        /// Memory of the pieces that were put back; `None` before the first piece is put back, and
-        /// after memory was lost.
+        /// Memory of the pieces that were put back, or `None` before the first piece is put back,
+        /// and after memory was lost.
         joined: Option<LocalMr>,
-        /// Memory that was not taken; `None` after the last piece.
+        /// Memory that was not taken, or `None` after the last piece.
         rest: Option<LocalMr>,
     },
     /// Other memory that was not taken.
@@ -143,8 +143,8 @@ impl<'m> LocalPieces<'m> {
         }
     }
 
-    /// Returns the registered memory that [`Self::new`] has moved out of a [`BulkMemory`]; `None`
-    /// if no memory was moved. If the device still uses a part of the memory after a failed
+    /// Returns the registered memory that [`Self::new`] has moved out of a [`BulkMemory`], or
+    /// `None` if no memory was moved. If the device still uses a part of the memory after a failed
     /// operation, the result has length 0, and the memory is lost.
     pub(super) fn into_memory(self) -> Option<BulkMemory> {
         let LocalMemory::Region {
@@ -164,8 +164,8 @@ impl<'m> LocalPieces<'m> {
 }
 
 /// Joins two adjacent regions of memory to one region. If one region is absent, returns the other
-/// region; if both are absent, returns `None`. Also returns `None` if the device is still using a
-/// region after a failed operation. Both regions are then lost for the program.
+/// region. If both regions are absent, returns `None`. Also returns `None` if the device is still
+/// using a region after a failed operation. Both regions are then lost for the program.
 fn join(front: Option<LocalMr>, back: Option<LocalMr>) -> Option<LocalMr> {
     match (front, back) {
         (Some(front), Some(back)) => match front.join(back) {

@@ -19,7 +19,7 @@ use crate::payload::Buffer;
 /// copied when it is transferred over RDMA.
 pub struct BulkMemory {
     buffer: Buffer,
-    /// Device with which the memory is registered; `None` for heap memory.
+    /// Device with which the memory is registered, or `None` for heap memory.
     device: Option<RdmaDevice>,
 }
 
@@ -33,7 +33,7 @@ impl BulkMemory {
     }
 
     /// Allocates `len` bytes of memory that `link` can transfer without a copy. If `is_stale` is
-    /// set, the memory can contain bytes of earlier transfers; otherwise all bytes are 0. Stale
+    /// set, the memory can contain bytes of earlier transfers. Otherwise all bytes are 0. Stale
     /// memory is cheaper, and suffices if the caller overwrites all bytes.
     pub(super) fn allocate(link: &Link, len: usize, is_stale: bool) -> Result<Self, Error> {
         let Some(rdma) = link.rdma().filter(|_| len > 0) else {

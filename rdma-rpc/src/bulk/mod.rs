@@ -129,7 +129,7 @@ enum MemoryState {
 /// Content of a [`Bulk`] whose memory the peer owns and lends to this end.
 struct PeerBulk {
     token: Token,
-    /// Access to the memory; set after the value that contains the bulk was decoded.
+    /// Access to the memory. Set after the value that contains the bulk was decoded.
     access: std::sync::OnceLock<Arc<Access>>,
     /// Number of bytes transferred so far.
     transferred: Arc<AtomicU64>,
@@ -385,7 +385,7 @@ impl OwnBulk {
 
     /// Puts the memory of the bulk back after the end of its lease, or if the lending failed. The
     /// program can then use or lend the memory again. `memory` is `None` if the device could not
-    /// end the lease; the memory is then lost.
+    /// end the lease. In that case the memory is lost.
     fn put(&self, memory: Option<BulkMemory>) {
         *self.memory.lock() = memory.map_or(MemoryState::Taken, MemoryState::Available);
     }

@@ -23,12 +23,13 @@ use crate::wire::{BulkFrame, Header, LeaseId, Violation};
 /// this end sometimes still counts pieces that the peer has already received.
 const MAX_PIECES_BEING_SENT: usize = 8 * MAX_TURNS * MAX_PIECES_IN_FLIGHT;
 
-/// Maximum number of transfers of a connection that move bytes at the same time; further transfers
-/// wait. With two, a transfer can start while another transfer waits for its last data.
+/// Maximum number of transfers of a connection that move bytes at the same time. Further transfers
+/// wait. With two transfers at a time, a transfer can start while another transfer waits for its
+/// last data.
 const MAX_TURNS: usize = 2;
 
-/// Maximum number of bytes of new memory that the running long reads of a connection use together;
-/// further long reads wait. A read counts as at most half of this number, even if its memory is
+/// Maximum number of bytes of new memory that the running long reads of a connection use together.
+/// Further long reads wait. A read counts as at most half of this number, even if its memory is
 /// longer. The limit of concurrent transfers does not suffice, because a long read keeps its memory
 /// while other transfers run.
 pub(super) const MAX_READ_MEMORY: usize = 64 << 20;
@@ -64,7 +65,7 @@ pub(crate) struct BulkTable {
     last_tag: AtomicU32,
     /// Receivers of the peer's answers to the pieces that were requested, by tag.
     answers: Mutex<HashMap<u32, oneshot::Sender<PieceAnswer>>>,
-    /// Permits to begin pieces; a transfer holds one permit during its turn. The number of permits
+    /// Permits to begin pieces. A transfer holds one permit during its turn. The number of permits
     /// is limited, so that calls can proceed between pieces.
     pub(super) turns: Semaphore,
     /// Permits for the bytes of new memory of long reads, see [`MAX_READ_MEMORY`].
@@ -80,7 +81,7 @@ pub(crate) struct BulkTable {
 pub(super) struct PieceAnswer {
     /// Set if the lease has ended, so that no byte was read or written.
     pub(super) has_ended: bool,
-    /// Bytes of the piece after a read; empty after a write.
+    /// Bytes of the piece after a read. Empty after a write.
     pub(super) bytes: Payload,
 }
 
@@ -307,7 +308,8 @@ impl BulkTable {
     }
 
     /// Answers the peer's request `tag` to read or write lent memory, without data. If `has_ended`
-    /// is set, the answer says that the memory is no longer lent; otherwise it confirms a write.
+    /// is set, the answer says that the memory is no longer lent. Otherwise the answer confirms a
+    /// write.
     fn answer(&self, core: &Core, lease: LeaseId, tag: u32, has_ended: bool) -> Result<()> {
         let header = Header::BulkAnswer {
             lease,

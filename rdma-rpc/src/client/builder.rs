@@ -75,8 +75,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the maximum number of concurrent calls on a connection; further calls wait until a call
-    /// has ended. The server may allow fewer. Default 256, minimum 1.
+    /// Sets the maximum number of concurrent calls on a connection. Further calls wait until a call
+    /// has ended. The server may allow fewer calls. Default 256, minimum 1.
     pub fn concurrency(mut self, calls: u16) -> Self {
         self.concurrency = calls.max(1);
         self
@@ -122,7 +122,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets metadata that the client sends when it connects, such as a token, see
+    /// Sets metadata that the client sends when it connects, such as a token. See
     /// [`Server::authenticate`](crate::Server::authenticate). Default: empty.
     pub fn credentials(mut self, metadata: Metadata) -> Self {
         self.credentials = metadata;

@@ -35,7 +35,7 @@ const MIN_FIRST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// Addresses in order of preference; never empty.
+    /// Addresses in order of preference. Never empty.
     addresses: Vec<Address>,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Reconnect {
     pub(super) first_pause: Duration,
     /// Maximum pause. The pause is doubled after each failed attempt.
     pub(super) longest_pause: Duration,
-    /// Time between two health checks, and timeout of each check; `None` without checks.
+    /// Time between two health checks, and timeout of each check, or `None` without checks.
     pub(super) health_check: Option<Duration>,
 }
 
@@ -139,7 +139,7 @@ impl EndpointState {
         is_usable.then(|| Arc::clone(connection))
     }
 
-    /// Returns the connection, even if it does not accept calls; `None` if the endpoint is not
+    /// Returns the connection, even if it does not accept calls, or `None` if the endpoint is not
     /// connected.
     pub(super) fn connection(&self) -> Option<Arc<Connection>> {
         self.state.lock().connection.clone()

@@ -30,8 +30,8 @@ pub enum Balance {
 #[derive(Debug)]
 pub(super) struct Endpoints {
     states: Vec<Arc<EndpointState>>,
-    /// Tasks that connect to the endpoints, and reconnect after the end of a connection; one task
-    /// for each endpoint.
+    /// Tasks that connect to the endpoints, and reconnect after the end of a connection. Each
+    /// endpoint has one task.
     tasks: Vec<AbortHandle>,
     balance: Balance,
     /// Number of calls for which a server was chosen so far. Determines the next server of
@@ -110,8 +110,8 @@ impl Endpoints {
         known.unwrap_or_else(|| Error::disconnected("the client has no endpoints"))
     }
 
-    /// Returns any connection, preferably a connection that accepts calls; `None` if no server is
-    /// connected.
+    /// Returns any connection, preferably a connection that accepts calls, or `None` if no server
+    /// is connected.
     pub(super) fn any(&self) -> Option<Arc<Connection>> {
         let usable = self.states.iter().find_map(|state| state.usable());
         usable.or_else(|| self.states.iter().find_map(|state| state.connection()))
@@ -175,7 +175,7 @@ pub(super) struct ConnectionSearch<'e> {
     latest: Option<Instant>,
     /// Endpoints that refused the call.
     excluded: Vec<usize>,
-    /// The only endpoint to which the call may be sent; `None` if any endpoint may be used.
+    /// The only endpoint to which the call may be sent, or `None` if any endpoint may be used.
     pinned: Option<usize>,
     /// Error of the last server that refused the call and is still connected.
     refused: Option<Error>,
@@ -216,7 +216,7 @@ impl ConnectionSearch<'_> {
         }
     }
 
-    /// Returns the remaining time until the deadline of the call; [`Duration::MAX`] without a
+    /// Returns the remaining time until the deadline of the call, or [`Duration::MAX`] without a
     /// deadline.
     pub(super) fn remaining(&self) -> Duration {
         self.latest.map_or(Duration::MAX, |latest| {

@@ -91,8 +91,8 @@ impl Client {
     }
 }
 
-/// Returns whether the error means that the connection has ended. It is then unknown whether the
-/// server has executed the call.
+/// Returns whether the error means that the connection has ended. After such an error the server
+/// may or may not have executed the call.
 fn is_end(error: &Error) -> bool {
     matches!(
         error,

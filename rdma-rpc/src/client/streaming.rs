@@ -32,7 +32,7 @@ pub struct Response<T, E> {
     decode: DecodeAnswer<T, E>,
     /// Set once the response was returned.
     is_done: bool,
-    /// Metrics of the call; `None` once the call has ended.
+    /// Metrics of the call, or `None` once the call has ended.
     metrics: Option<ClientObservation>,
     /// Connection that was chosen by a client of several servers. Keeps the call counted as in
     /// progress.
@@ -100,7 +100,7 @@ impl<T, E> fmt::Debug for Response<T, E> {
 pub struct Streaming<O, T, E> {
     items: Receiver<O>,
     response: Response<T, E>,
-    /// Result of the handler; set after the last item.
+    /// Result of the handler. Set after the last item.
     result: Option<Outcome<T, E>>,
 }
 
@@ -121,7 +121,7 @@ impl<O, T, E> Streaming<O, T, E> {
     }
 
     /// Waits for the next item of the handler's stream, and returns it. Returns `None` after the
-    /// last item; [`Self::finish`] then returns the handler's result. This function is cancel-safe.
+    /// last item. [`Self::finish`] then returns the handler's result. This function is cancel-safe.
     ///
     /// # Errors
     ///

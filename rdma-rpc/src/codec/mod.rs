@@ -21,7 +21,7 @@ use crate::bulk;
 use crate::payload::Payload;
 
 /// A data format for the values in messages. A codec is a type without fields. A service names its
-/// codec, as in `#[rdma_rpc::service(codec = rdma_rpc::Json)]`; the default is [`Postcard`].
+/// codec, as in `#[rdma_rpc::service(codec = rdma_rpc::Json)]`. The default codec is [`Postcard`].
 ///
 /// Every request, response and item contains the number of its codec, so that the first call
 /// detects a mismatch between the two ends. A codec implements [`Encode`] and [`Decode`] for the
@@ -66,8 +66,8 @@ pub trait Codec: 'static {
 /// A codec that can encode values of type `T`, such as the requests and responses that a program
 /// sends.
 pub trait Encode<T: ?Sized>: Codec {
-    /// Encodes a value into the start of `room` and returns the encoded length in bytes; `None` if
-    /// `room` is too short.
+    /// Encodes a value into the start of `room` and returns the encoded length in bytes, or `None`
+    /// if `room` is too short.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl<C: Codec> MethodCodecs for ServiceCodec<C> {
 }
 
 /// The codecs of a method with the attribute `#[rpc(raw)]`. The request and the response are raw
-/// bytes ([`Raw`]); only errors are encoded with the service's codec `C`.
+/// bytes ([`Raw`]). Only errors are encoded with the service's codec `C`.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct RawCodec<C>(std::marker::PhantomData<C>);

@@ -27,7 +27,7 @@ impl RawPeer {
     }
 
     /// Creates a listener at the in-memory address `address`, for a test of a client. The test acts
-    /// as the server: it accepts the connection and sends arbitrary bytes.
+    /// as the server, which accepts the connection and sends arbitrary bytes.
     pub(crate) async fn listen(address: &Address) -> Listener {
         let bound = Listener::bind(address, limits::transport(None, limits::MESSAGE_LEN)).await;
         bound.expect("the address is new")
@@ -54,7 +54,7 @@ impl RawPeer {
         self.sender.try_send(message).is_ok()
     }
 
-    /// Returns the next message; `None` if no message has arrived.
+    /// Returns the next message, or `None` if no message has arrived.
     pub(crate) fn try_receive(&mut self) -> Option<Vec<u8>> {
         self.receiver.try_recv().ok()
     }
@@ -65,7 +65,7 @@ impl RawPeer {
         self.sender.is_closed()
     }
 
-    /// Waits for the next message; returns `None` after the other end has closed the connection.
+    /// Waits for the next message. Returns `None` after the other end has closed the connection.
     #[cfg(test)]
     pub(crate) async fn receive(&mut self) -> Option<Vec<u8>> {
         self.receiver.recv().await

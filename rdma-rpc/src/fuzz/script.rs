@@ -86,7 +86,7 @@ impl<'a> Script<'a> {
         message
     }
 
-    /// Reads a byte; returns 0 after the end of the input.
+    /// Reads a byte. Returns 0 after the end of the input.
     fn byte(&mut self) -> u8 {
         self.some(1).first().copied().unwrap_or_default()
     }
@@ -119,7 +119,7 @@ pub(super) fn write_run_tasks(script: &mut Vec<u8>) {
 }
 
 /// Appends a step to `script`, an encoded input of the fuzz targets. In the step, the program makes
-/// a call; `number` is the kind of the call.
+/// a call. `number` is the kind of the call.
 pub(super) fn write_call(script: &mut Vec<u8>, number: u8) {
     script.extend([10, number]);
 }

@@ -1,7 +1,7 @@
 //! [`Link`]: the common interface of the transports RDMA, TCP, TLS and memory.
 //!
 //! The outbox of a connection passes batches to a link. A transport passes received messages to
-//! [`Core::handle`]. [`Link::try_send`] never waits; only the flusher waits, in [`Link::send`].
+//! [`Core::handle`]. [`Link::try_send`] never waits. Only the flusher waits, in [`Link::send`].
 
 mod memory;
 mod rdma;
@@ -36,7 +36,7 @@ pub(crate) enum Link {
     Memory(MemoryLink),
 }
 
-/// TLS settings for TCP connections; empty without the feature `tls`.
+/// TLS settings for TCP connections. Empty without the feature `tls`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Encryption {
     #[cfg(feature = "tls")]
@@ -105,8 +105,8 @@ impl Link {
         }
     }
 
-    /// Returns the number of bytes of the prefix of each message: 4 bytes over TCP and TLS, which
-    /// contain the length of the message; 0 over other transports.
+    /// Returns the number of bytes of the prefix of each message. The prefix has 4 bytes over TCP
+    /// and TLS, which contain the length of the message, and 0 bytes over other transports.
     pub(crate) fn prefix(&self) -> usize {
         match self {
             Self::Tcp(_) => tcp::PREFIX_LEN,

@@ -20,7 +20,7 @@ use crate::wire::Violation;
 pub(super) const PREFIX_LEN: usize = 4;
 
 /// Length of the receive buffer in bytes: several batches, so that a busy connection needs few
-/// system calls. A message that fits is handled within the buffer; a longer message needs its own
+/// system calls. A message that fits is handled within the buffer. A longer message needs its own
 /// buffer.
 const READ_BUFFER_LEN: usize = 64 << 10;
 
@@ -101,7 +101,7 @@ pub(super) fn configure(stream: &TcpStream) -> Result<(), Error> {
 
 /// Byte stream from a peer, over TCP or TLS, in which each message is preceded by its length.
 pub(super) trait MessageSource {
-    /// Reads bytes into `room` and returns their number; 0 at the end of the stream.
+    /// Reads bytes into `room` and returns their number, or 0 at the end of the stream.
     fn read(&mut self, room: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send;
 }
 
@@ -180,7 +180,7 @@ impl<S: MessageSource + Send> MessageReader<S> {
         Ok(Some(whole))
     }
 
-    /// Reads bytes into `room` and returns their number; 0 at the end of the stream.
+    /// Reads bytes into `room` and returns their number, or 0 at the end of the stream.
     async fn read(&mut self, room: &mut [u8]) -> Result<usize, Error> {
         // A peer that fills the socket continuously must not prevent other tasks from running.
         tokio::task::coop::consume_budget().await;

@@ -55,7 +55,7 @@ pub struct TraceContext {
     trace_id: u128,
     span_id: u64,
     flags: u8,
-    /// State of the trace; `None` if there is no state.
+    /// State of the trace, or `None` if the trace has no state.
     state: Option<Arc<str>>,
 }
 
@@ -91,7 +91,7 @@ impl TraceContext {
         self.span_id
     }
 
-    /// Returns the state of the trace, the value of the header `tracestate`; `None` if the trace
+    /// Returns the state of the trace, the value of the header `tracestate`, or `None` if the trace
     /// has no state.
     pub fn state(&self) -> Option<&str> {
         self.state.as_deref()
@@ -115,7 +115,7 @@ impl TraceContext {
             .ok_or(InvalidTraceContext)
     }
 
-    /// Returns the trace context of the handler that this thread is polling; `None` outside of a
+    /// Returns the trace context of the handler that this thread is polling, or `None` outside of a
     /// handler.
     pub fn current() -> Option<Self> {
         CURRENT.with_borrow(Clone::clone)
@@ -217,8 +217,8 @@ impl FromStr for TraceContext {
     }
 }
 
-/// Returns the trace context in the metadata of a request; `None` if there is no valid context. The
-/// state of the trace is left out if the metadata contains no valid state.
+/// Returns the trace context in the metadata of a request, or `None` if there is no valid context.
+/// The state of the trace is left out if the metadata contains no valid state.
 fn of(metadata: &Metadata) -> Option<TraceContext> {
     let context: TraceContext = metadata.get_str(NAME)?.parse().ok()?;
     let state = metadata.get_str(STATE_NAME);
@@ -227,8 +227,8 @@ fn of(metadata: &Metadata) -> Option<TraceContext> {
 }
 
 /// Adds a trace context to the metadata of a request. Within a handler, the context is a child of
-/// the handler's span; outside of a handler, it begins a new trace. Metadata that already contains
-/// a trace context is unchanged. Values for which the metadata has no space are left out.
+/// the handler's span. Outside of a handler, the context begins a new trace. Metadata that already
+/// contains a trace context is unchanged. Values for which the metadata has no space are left out.
 pub(super) fn propagate(metadata: Metadata) -> Metadata {
     if metadata.get(NAME).is_some() {
         return metadata;

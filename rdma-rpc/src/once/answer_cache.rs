@@ -80,7 +80,7 @@ struct ClientAnswers {
 #[derive(Debug)]
 struct CallEntry {
     answer: watch::Sender<StoredAnswer>,
-    /// Length of the answer in bytes; 0 while the handler runs.
+    /// Length of the answer in bytes, or 0 while the handler runs.
     len: AtomicUsize,
 }
 
@@ -132,7 +132,7 @@ impl AnswerCache {
     ///
     /// `metadata` is the metadata of the request. `client` is the record of the connection's
     /// client, whose identifier the first request sets. `running` is the maximum number of running
-    /// calls of a client; a value below [`MAX_ANSWERS`] counts as [`MAX_ANSWERS`].
+    /// calls of a client. A value below [`MAX_ANSWERS`] counts as [`MAX_ANSWERS`].
     pub(crate) fn check(
         &self,
         metadata: &Metadata,

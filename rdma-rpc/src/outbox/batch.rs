@@ -30,7 +30,7 @@ pub(crate) struct Batch {
     frames: u16,
     /// Length of the body of the last frame, in bytes.
     body: usize,
-    /// Number of bytes that were written to the socket; used only by TCP.
+    /// Number of bytes that were written to the socket. Used only by TCP.
     pub(crate) sent: usize,
     /// Length in bytes of the prefix, which contains the length of the message over TCP.
     prefix: usize,

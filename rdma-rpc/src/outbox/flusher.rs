@@ -19,7 +19,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Outbox {
     /// Runs the task that sends the messages of a connection. After each notification, the task
-    /// sends all frames that wait to be sent. Returns when sending fails; the caller must end the
+    /// sends all frames that wait to be sent. Returns when sending fails. The caller must end the
     /// connection with the returned error.
     pub(crate) async fn run_flusher(&self) -> Error {
         // A current-thread runtime runs all tasks that are ready before the notified flusher. Other

@@ -56,7 +56,7 @@ pub(crate) struct Outbox {
 #[derive(Debug)]
 /// State of an [`Outbox`] under its lock: the transport, the batches and the free buffers.
 struct State {
-    /// Transport; `None` once the connection has ended.
+    /// Transport, or `None` once the connection has ended.
     link: Option<Arc<Link>>,
     /// Batch to which frames are appended.
     open: Option<Batch>,
@@ -93,7 +93,7 @@ pub struct SendCounts {
     pub messages: u64,
 }
 
-/// Time at which an appended frame is sent. An early time reduces the latency; a later time lets
+/// Time at which an appended frame is sent. An early time reduces the latency. A later time lets
 /// more frames share a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendAt {
@@ -178,13 +178,14 @@ impl Outbox {
         self.state.lock().sent
     }
 
-    /// Returns the transport of the connection; `None` once the connection has ended.
+    /// Returns the transport of the connection, or `None` once the connection has ended.
     pub(crate) fn link(&self) -> Option<Arc<Link>> {
         self.state.lock().link.clone()
     }
 
     /// Appends a frame to the open batch. A frame that is longer than a batch is returned as a
-    /// separate message, which the caller must send; `limit` is its maximum length in bytes.
+    /// separate message, which the caller must send. `limit` is the maximum length of such a frame
+    /// in bytes.
     pub(crate) fn append(
         &self,
         header: &Header<'_>,

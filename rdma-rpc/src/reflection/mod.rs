@@ -17,11 +17,12 @@ use crate::server::{CountedMethod, Role, TypeUse};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TypeDescription {
-    /// Name of the argument or stream; empty for a result or an error.
+    /// Name of the argument or stream. Empty for a result or an error.
     pub name: String,
     /// Source text of the type in the trait, for example `"Vec<u8>"`.
     pub text: String,
-    /// Structure of the type; `None` if the structure is unknown, for example for Protocol Buffers.
+    /// Structure of the type, or `None` if the structure is unknown, for example for Protocol
+    /// Buffers.
     pub schema: Option<Schema>,
 }
 
@@ -43,13 +44,14 @@ pub struct MethodDescription {
     pub is_once: bool,
     /// Arguments in order. Several arguments are encoded as a tuple.
     pub arguments: Vec<TypeDescription>,
-    /// Item type of the caller's stream; `None` without a stream.
+    /// Item type of the caller's stream, or `None` without a stream.
     pub input: Option<TypeDescription>,
-    /// Item type of the handler's stream; `None` without a stream.
+    /// Item type of the handler's stream, or `None` without a stream.
     pub output: Option<TypeDescription>,
-    /// Type of the success value of the result; `None` for unencoded bytes, or without a response.
+    /// Type of the success value of the result, or `None` for unencoded bytes, or without a
+    /// response.
     pub result: Option<TypeDescription>,
-    /// Type of the service's error; `None` without a response.
+    /// Type of the service's error, or `None` without a response.
     pub error: Option<TypeDescription>,
 }
 

@@ -16,7 +16,7 @@ pub struct CallInfo<'c> {
     pub method: &'static str,
     /// Description of the caller's connection.
     pub peer: &'c Peer,
-    /// Identity that the [authentication](crate::Server::authenticate) function returned; empty
+    /// Identity that the [authentication](crate::Server::authenticate) function returned. Empty
     /// without authentication.
     pub identity: &'c Metadata,
     /// Metadata of the request.

@@ -16,7 +16,7 @@ pub struct Call<Q> {
     pub request: Q,
     streams: Streams,
     /// Permits by which the server's limits count the call. Set only if the handler may run longer
-    /// than its call; otherwise the task of the handler owns the permits.
+    /// than its call. Otherwise the task of the handler owns the permits.
     permits: [Option<CallPermit>; 3],
 }
 
@@ -38,7 +38,7 @@ impl<Q> Call<Q> {
     }
 
     /// Moves the permits out of this call, and returns them. The three permits are those of the
-    /// server, of the method and of the connection; a permit is `None` if no such limit is set. The
+    /// server, of the method and of the connection. A permit is `None` if no such limit is set. The
     /// call counts as running until the permits are dropped. Therefore the caller must keep the
     /// permits until the handler ends, even if the call ends earlier.
     pub(crate) fn take_permits(&mut self) -> [Option<CallPermit>; 3] {

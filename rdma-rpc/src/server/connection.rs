@@ -29,7 +29,7 @@ pub(crate) struct ServerConnection {
     pub(super) shared: Arc<Shared>,
     /// Slots of the running calls.
     pub(super) slots: Slots,
-    /// Identity of the client; unset before the authentication.
+    /// Identity of the client. Not set before the authentication.
     identity: OnceLock<Metadata>,
     /// Client of the connection, whose answers are stored for calls that are executed at most once.
     pub(super) once_client: ConnectionClient,
@@ -214,7 +214,7 @@ impl ServerConnection {
     }
 
     /// Returns the metadata with which the program's authentication function has identified the
-    /// client; empty without authentication.
+    /// client. Empty without authentication.
     pub(super) fn identity(&self) -> &Metadata {
         static NO_IDENTITY: Metadata = Metadata::EMPTY;
         self.identity.get().unwrap_or(&NO_IDENTITY)

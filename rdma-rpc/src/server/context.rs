@@ -61,7 +61,7 @@ impl Context {
     }
 
     /// Returns the identity that the [authentication](crate::Server::authenticate) function
-    /// returned; empty without authentication.
+    /// returned. Empty without authentication.
     pub fn identity(&self) -> &Metadata {
         ServerConnection::of(&self.core).identity()
     }
@@ -90,7 +90,7 @@ impl Context {
         deadline.map(tokio::time::Instant::into_std)
     }
 
-    /// Returns the remaining time until the deadline; `None` if the call has no deadline.
+    /// Returns the remaining time until the deadline, or `None` if the call has no deadline.
     pub fn remaining(&self) -> Option<Duration> {
         let deadline = self.core.deadlines.time(self.deadline)?;
         Some(deadline.saturating_duration_since(tokio::time::Instant::now()))

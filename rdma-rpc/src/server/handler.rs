@@ -54,7 +54,7 @@ pub(super) struct IncomingRequest<'m> {
     pub(super) metadata: Metadata,
     pub(super) body: Body<'m>,
     /// Time at which the clock was last read, so that one reading serves several requests of a
-    /// message; updated after each poll of a handler.
+    /// message. Updated after each poll of a handler.
     pub(super) clock: &'m mut Instant,
 }
 

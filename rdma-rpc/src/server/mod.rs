@@ -38,7 +38,7 @@ use crate::once::AnswerCache;
 ///
 /// # Limits
 ///
-/// A connection can have [`concurrency`](Self::concurrency) running calls; further calls wait at
+/// A connection can have [`concurrency`](Self::concurrency) running calls. Further calls wait at
 /// the client. Calls beyond [`load_limit`](Self::load_limit) or beyond the [limit of their
 /// method](Self::method_limit) fail immediately with [`Error::Overloaded`]. If a client does not
 /// receive its answers, the server stops reading from the client, and disconnects it after 30 s.
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
     /// Maximum time for which a caller can hold the bulks of a result.
     bulk_lease: Duration,
     grace: Duration,
-    /// Limit of running calls, counted over all connections; `None` without a limit.
+    /// Limit of running calls, counted over all connections, or `None` without a limit.
     load: Option<Arc<CallLimit>>,
 }
 
@@ -114,21 +114,21 @@ impl Server {
         self.service(crate::ReflectionServer::new(described))
     }
 
-    /// Sets the maximum number of running calls of a connection; further calls wait at the client.
+    /// Sets the maximum number of running calls of a connection. Further calls wait at the client.
     /// Default 256, minimum 1.
     pub fn concurrency(mut self, calls: u16) -> Self {
         self.shared.concurrency = usize::from(calls.max(1));
         self
     }
 
-    /// Sets the maximum number of running calls of all connections together; further calls fail
+    /// Sets the maximum number of running calls of all connections together. Further calls fail
     /// with [`Error::Overloaded`]. Default: unlimited.
     pub fn load_limit(mut self, calls: usize) -> Self {
         self.shared.load = Some(Arc::new(CallLimit::new(calls)));
         self
     }
 
-    /// Sets the maximum number of running calls of a method, such as `"Store.get"`; further calls
+    /// Sets the maximum number of running calls of a method, such as `"Store.get"`. Further calls
     /// fail with [`Error::Overloaded`]. Default: unlimited.
     ///
     /// # Panics
@@ -142,7 +142,7 @@ impl Server {
         self
     }
 
-    /// Sets the maximum number of connected clients; further clients wait to be accepted. Default
+    /// Sets the maximum number of connected clients. Further clients wait to be accepted. Default
     /// 1024, minimum 1.
     pub fn connections(mut self, clients: usize) -> Self {
         self.connections = clients.max(1);
@@ -280,7 +280,7 @@ impl Server {
     }
 
     /// Sets the RDMA settings of [`Self::listen`], such as the device, the completion mode and the
-    /// queue depths. The message limit in these settings is not used; set [`Self::message_limit`]
+    /// queue depths. The message limit in these settings is not used. Set [`Self::message_limit`]
     /// instead. Default: the defaults of rdma-async, but clients cannot request memory of the
     /// server.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {

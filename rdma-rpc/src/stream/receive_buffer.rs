@@ -42,7 +42,7 @@ struct State {
     taken: Window,
     /// Window of the peer at the beginning of the stream.
     window: Window,
-    /// Total number of items of the stream; `None` until the end is known.
+    /// Total number of items of the stream, or `None` until the end is known.
     end: Option<u32>,
     /// Error that ended the stream.
     failure: Option<Error>,
@@ -192,8 +192,8 @@ impl ReceiveBuffer {
     }
 
     /// Counts all items of `run`, a received frame, as taken by the program, and keeps its buffer
-    /// for a later frame. Returns the numbers of further items and bytes that the peer may send;
-    /// the caller must announce these numbers to the peer. Returns `None` until the program has
+    /// for a later frame. Returns the numbers of further items and bytes that the peer may send.
+    /// The caller must announce these numbers to the peer. Returns `None` until the program has
     /// taken half of the initial window since the last announcement, so that announcements are
     /// rare.
     pub(crate) fn finish(&self, run: Run) -> Option<Window> {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     /// Pushes a frame with `count` items to a test's buffer. Each item is one byte that equals its
-    /// sequence number; `first` is the number of the first item.
+    /// sequence number. `first` is the number of the first item.
     fn push_run(buffer: &ReceiveBuffer, first: u32, count: u16) -> Result<(), Violation> {
         let items = (first..first + u32::from(count)).flat_map(|item| [0, 1, item as u8]);
         let bytes: Vec<u8> = items.collect();

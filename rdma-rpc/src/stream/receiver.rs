@@ -44,7 +44,7 @@ fn decode<C: Decode<T>, T>(codec: u8, item: EncodedItem<'_>) -> Result<T, CodecE
 }
 
 /// Decodes the body of a response with the codec `C`. `stored` contains the received body, and
-/// `codec` is the number of the codec in the received frame. Fails if this is not the number of
+/// `codec` is the number of the codec in the received frame. Fails if `codec` is not the number of
 /// `C`.
 pub(crate) fn decode_stored<C: Decode<T>, T>(
     codec: u8,
@@ -72,7 +72,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Waits for the next item; returns `None` after the last item. This function is cancel-safe.
+    /// Waits for the next item. Returns `None` after the last item. This function is cancel-safe.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl<T> Receiver<T> {
         std::future::poll_fn(|cx| self.poll_item(cx)).await
     }
 
-    /// Polls for the next item; returns `None` after the last item or after the error that ended
+    /// Polls for the next item. Returns `None` after the last item or after the error that ended
     /// the stream.
     pub(crate) fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, Error>>> {
         if self.is_done {

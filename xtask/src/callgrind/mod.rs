@@ -12,7 +12,7 @@
 //!
 //! The number of empty polls (polls that find no completion) also depends on the device's thread,
 //! and an empty poll costs more or less than other polls. Therefore both programs pause between
-//! posting and polling, so that the first poll finds the completion; the pause is not counted. A
+//! posting and polling, so that the first poll finds the completion. The pause is not counted. A
 //! request then is one post and one poll, a message two of each. A run in which many requests
 //! needed more polls, because the device's thread was not scheduled in time, is repeated. The cost
 //! of the few remaining empty polls is measured on an empty queue, and subtracted.
@@ -37,8 +37,8 @@ use crate::{environment, packages, project, softroce};
 /// The package with the two programs whose instructions callgrind counts for comparison: one in
 /// Rust, one in C.
 const PACKAGE: &str = "rdma-bench";
-/// The name of two directories: inside the package `rdma-bench`, the directory of the C program;
-/// inside the target directory, the directory of the results.
+/// The name of two directories: the directory of the C program in the package `rdma-bench`, and the
+/// directory of the results in the target directory.
 const DIRECTORY: &str = "callgrind";
 /// The name of the two programs whose instructions are counted and compared: an example in Rust,
 /// which uses rdma-core, and a source file in C.
@@ -71,7 +71,8 @@ const MAX_RUNS: usize = 10;
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
 /// The operations whose cost is measured, each with the number of work requests that it needs. A
-/// send needs two, because the peer must post a receive; every other operation needs one.
+/// send needs two requests, because the peer must post a receive. Every other operation needs one
+/// request.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
 /// The name of the operation that polls an empty queue. The cost of this operation is the cost of
@@ -193,7 +194,8 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
 /// Prints one line of the result table: the costs `c` and `rust` of the operation `operation` in
 /// the C program and in the Rust program, with the interface `way` (see [`WAYS`]). The goal is at
 /// most [`GOAL`] more instructions in Rust for each of the `posts` work requests of the operation,
-/// and no calls of library functions; `None` means no goal. Returns `false` if the goal is missed.
+/// and no calls of library functions. If `posts` is `None`, no goal is checked. Returns `false` if
+/// the goal is missed.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
     let calls: Vec<_> = rust

@@ -12,7 +12,7 @@ use super::session::{CommandEnd, Guest};
 use crate::project;
 
 /// Time limit of the trial boot, which shows whether KVM works on this machine. Under KVM, a boot
-/// takes a second; a boot that takes longer than this limit has hung.
+/// takes a second. A boot that takes longer than this limit has hung.
 const TRIAL_LIMIT: Duration = Duration::from_secs(15);
 
 /// Returns KVM if KVM works on this host, else emulation.

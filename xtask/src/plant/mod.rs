@@ -15,7 +15,7 @@ use crate::packages;
 /// detect them.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// The names of the bugs to apply; empty for all bugs.
+    /// The names of the bugs to apply. Empty for all bugs.
     pub(crate) bugs: Vec<String>,
     /// Number of random schedules that the simulation runs before a bug counts as missed.
     pub(crate) schedules: u64,

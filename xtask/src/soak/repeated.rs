@@ -23,7 +23,7 @@ const MAX_OVERRUN: Duration = Duration::from_secs(120);
 pub(crate) struct Repeated {
     /// The name of the soak test, for messages and for the name of the log file.
     pub(crate) name: &'static str,
-    /// Minimum number of repetitions in a run; the first run has this number.
+    /// Minimum number of repetitions in a run. The first run has this number of repetitions.
     pub(crate) min: u64,
     /// Maximum number of repetitions in a run.
     pub(crate) max: u64,

@@ -10,7 +10,7 @@ pub(crate) struct Counts {
     pub(crate) passed: u64,
     /// Tests that failed.
     pub(crate) failed: u64,
-    /// Tests that did not run: they are marked as ignored, or found that they cannot run.
+    /// Tests that did not run, because they are marked as ignored or found that they cannot run.
     pub(crate) ignored: u64,
 }
 
@@ -32,7 +32,7 @@ const SUFFIXES: [&str; 3] = [" - should panic", " - compile fail", " - compile"]
 /// The results of a test program, collected from its output line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Results {
-    /// The sum of the counts in all closing lines (`test result: ...`); `None` before the first
+    /// The sum of the counts in all closing lines (`test result: ...`), or `None` before the first
     /// closing line.
     pub(crate) counts: Option<Counts>,
     /// Names of the failed tests.
@@ -101,15 +101,15 @@ pub(crate) fn listed(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.strip_suffix(": test"))
 }
 
-/// Splits the line of one test, `test NAME ... RESULT`, into name and result; `None` for any other
-/// line.
+/// Splits the line of one test, `test NAME ... RESULT`, into name and result. Returns `None`
+/// for any other line.
 fn result_line(line: &str) -> Option<(&str, &str)> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     Some((name.trim(), result))
 }
 
-/// Parses the counts of a closing line, `test result: ok. 5 passed; 0 failed; 1 ignored; ...`;
-/// `None` for any other line.
+/// Parses the counts of a closing line, `test result: ok. 5 passed; 0 failed; 1 ignored; ...`.
+/// Returns `None` for any other line.
 fn closing_line(line: &str) -> Option<Counts> {
     let (_verdict, fields) = line
         .trim()

@@ -219,8 +219,8 @@ fn run_at(
 
 /// Runs `programs` in a separate process, on a machine that meets `requirements`: this machine or
 /// the guest (a virtual machine). The files of the run are in `directory`. Returns the outcomes of
-/// the programs. If the process fails after a program has started, adds a message to `problems`; if
-/// it fails earlier, returns the error.
+/// the programs. If the process fails after a program has started, adds a message to `problems`. If
+/// the process fails earlier, returns the error.
 fn run_remotely(
     shell: &Shell,
     requirements: Requirements,

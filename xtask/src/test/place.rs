@@ -37,7 +37,7 @@ const SOFTROCE_UNIT_TESTS: &str = "softroce softroce";
 /// A place where tests run: this machine without a selected device, or an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// This machine. No device is selected; unit tests that need a device use softroce.
+    /// This machine. No device is selected. Unit tests that need a device use softroce.
     Host,
     /// A device, on this machine or in the guest.
     Device(Target),

@@ -19,9 +19,9 @@ pub(crate) struct Selection {
     pub(crate) device: bool,
     /// Set to run only quick tests, on softroce.
     pub(crate) quick: bool,
-    /// Names of the packages; all packages of the workspace when empty.
+    /// Names of the packages. If empty, all packages of the workspace.
     pub(crate) packages: Vec<String>,
-    /// Names of the test programs; all programs when empty.
+    /// Names of the test programs. If empty, all programs.
     pub(crate) programs: Vec<String>,
     /// Text that the names of the tests must contain.
     pub(crate) filter: Option<String>,

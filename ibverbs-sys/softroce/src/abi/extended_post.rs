@@ -79,8 +79,9 @@ pub(super) fn set_functions(qp: &mut ibv_qp_ex) {
 }
 
 /// Function pointers that newer versions of the header `verbs.h` add to the end of `ibv_qp_ex`. The
-/// bindings of this crate do not declare them. They are `wr_flush`, and spare entries for functions
-/// that are not known yet. Programs that were built with a newer header call these functions.
+/// bindings of this crate do not declare these pointers. The added pointers are `wr_flush`, and
+/// spare entries for functions that are not known yet. Programs that were built with a newer header
+/// call these functions.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct LaterFunctions {
@@ -313,7 +314,8 @@ unsafe extern "C" fn wr_flush(
 
 /// Makes the batch of requests that the program is posting fail. This function stands for every
 /// function of `ibv_qp_ex` that this crate does not know. Such a function may have more parameters.
-/// This is harmless: in the C calling convention, the caller removes the arguments.
+/// The additional arguments are harmless, because the caller removes all arguments in the C calling
+/// convention.
 unsafe extern "C" fn wr_unknown(qp: *mut ibv_qp_ex) {
     // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };

@@ -85,7 +85,7 @@ impl<'a> PostedList<'a> for Requests<'a> {
 }
 
 /// Returns the message that `request` sends, and the data of the message. `rules` are the limits of
-/// the queue pair. Copies inline data of several elements to `gathered`; the result then refers to
+/// the queue pair. Copies inline data of several elements to `gathered`. The result then refers to
 /// this copy.
 ///
 /// Returns `None` if the caller must convert and post the request in the general way. Only sends

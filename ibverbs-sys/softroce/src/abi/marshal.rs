@@ -1,6 +1,6 @@
 //! Functions of the public ABI that use no object: conversions of kernel structures, `fork`
 //! support, and reading of sysfs. The functions call the real library, and do nothing if there is
-//! none.
+//! no real library.
 
 use std::ffi::c_void;
 
@@ -52,8 +52,8 @@ pub(crate) unsafe extern "C" fn ibv_copy_path_rec_to_kern(dst: *mut c_void, src:
 }
 
 /// Calls `ibv_dontfork_range` of the system's libibverbs, which keeps the `size` bytes at `base`
-/// out of a child of `fork`. Hardware devices need this for memory to which they write; the
-/// softroce device does not. Returns 0 if there is no such library.
+/// out of a child of `fork`. Hardware devices need this call for memory to which they write. The
+/// softroce device does not need it. Returns 0 if there is no such library.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dontfork_range(base: *mut c_void, size: size_t) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function.

@@ -333,7 +333,7 @@ pub(super) unsafe extern "C" fn advise_mr(
 }
 
 /// Registers the `length` bytes at `address` of the program's memory as a memory region, and
-/// returns its `ibv_mr`. `start` is the address by which requests name the first byte; it may
+/// returns its `ibv_mr`. `start` is the address by which requests name the first byte, and may
 /// differ from `address`. `access` are the access flags (`ibv_access_flags`).
 ///
 /// # Safety

@@ -241,8 +241,8 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
 }
 
 /// Returns the command file and the NIC of the open context that a program imports by the
-/// descriptor `cmd_fd` (`ibv_import_device(3)`). This is the context whose [`CommandFile`] has this
-/// descriptor or a duplicate of it. Returns `None` if no context has the file.
+/// descriptor `cmd_fd` (`ibv_import_device(3)`). The context is the one whose [`CommandFile`] has
+/// this descriptor or a duplicate of the descriptor. Returns `None` if no context has the file.
 fn shared_by(cmd_fd: c_int) -> Option<(Arc<CommandFile>, Arc<Nic>)> {
     if cmd_fd < 0 {
         return None;

@@ -200,8 +200,8 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
 }
 
 /// Creates the `ibv_pd` of the protection domain `domain`. For a parent domain, `parent` contains
-/// the protection domain and the thread domain from which it was made; otherwise `parent` is
-/// `None`.
+/// the protection domain and the thread domain from which the parent domain was made. For any other
+/// protection domain, `parent` is `None`.
 ///
 /// # Safety
 /// `context` must be an open context of this device.

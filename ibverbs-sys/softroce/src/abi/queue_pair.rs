@@ -332,8 +332,9 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
 }
 
 /// Returns whether the data of an operation `op` on a queue pair arrives in memory in ascending
-/// order (`ibv_query_qp_data_in_order(3)`). If so, a program may wait for a message by polling its
-/// last byte. Returns 0 for no; for yes, returns 1, or a bit mask if `flags` requests this.
+/// order (`ibv_query_qp_data_in_order(3)`). If the data arrives in this order, a program may wait
+/// for a message by polling its last byte. The result is 0 if this order is not guaranteed.
+/// Otherwise the result is 1, or a bit mask if `flags` requests a bit mask.
 ///
 /// The device processes packets in order, and copies data in ascending order. On every processor,
 /// other threads see the last bytes of a message after all others. For the other bytes, threads see

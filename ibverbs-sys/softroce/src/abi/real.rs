@@ -192,7 +192,7 @@ impl Missing for *const c_char {
 }
 
 /// Converts the address `found` of a function to a function pointer of the type `F`. `_ours` is any
-/// function of the type `F`; the compiler infers `F` from this argument.
+/// function of the type `F`, and the compiler infers `F` from this argument.
 ///
 /// # Safety
 /// `found` must be a function of the type `F`, and `F` a function pointer type.

@@ -97,8 +97,8 @@ fn name(names: &[&'static CStr], number: i64) -> Option<*const c_char> {
 
 struct Rate {
     rate: ibv_rate,
-    /// The rate as a multiple of 2.5 Gbit/s; for 28 Gbit/s, rounded. `None` if the verbs API
-    /// defines no multiple for the rate.
+    /// The rate as a multiple of 2.5 Gbit/s. The multiple for 28 Gbit/s is rounded. `None` if the
+    /// verbs API defines no multiple for the rate.
     multiple: Option<c_int>,
     megabits: c_int,
 }

@@ -47,7 +47,7 @@ pub struct CompletionQueue {
 pub struct CompletionQueueAttributes {
     /// Maximum number of entries in the queue.
     pub capacity: u32,
-    /// Channel at which the queue raises its completion events; `None` for a queue that raises no
+    /// Channel at which the queue raises its completion events. `None` for a queue that raises no
     /// events.
     pub channel: Option<Arc<CompletionChannel>>,
     /// Set if a full queue drops its oldest entry to add a new one. Otherwise, an entry that does
@@ -151,9 +151,9 @@ impl CompletionQueue {
     }
 
     /// Completes a [`push`](Self::push) of `entry` whose fast path did not suffice. `added` is
-    /// `None` if the fast path did not add the entry; this function then adds the entry. Afterwards
-    /// raises the completion event if the program has requested an event for such an entry. Fails
-    /// if the queue is full or has failed.
+    /// `None` if the fast path did not add the entry. In this case, this function adds the entry.
+    /// Afterwards raises the completion event if the program has requested an event for such an
+    /// entry. Fails if the queue is full or has failed.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -166,8 +166,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Adds all of `entries` in order. Fails at the first entry that does not fit into the queue;
-    /// earlier entries stay in the queue.
+    /// Adds all of `entries` in order. Fails at the first entry that does not fit into the queue.
+    /// Earlier entries stay in the queue.
     #[inline]
     pub fn push_all(&self, entries: impl IntoIterator<Item = Entry>) -> Result<(), Overrun> {
         let mut entries = entries.into_iter();
@@ -274,9 +274,9 @@ impl CompletionQueue {
     /// Returns whether the completion queue has no entry. Takes no lock.
     ///
     /// The result is `false` if the caller has seen another effect of a message whose entry was
-    /// added, for example the message's bytes in memory: the entry is published first. There is one
-    /// exception: while a thread is still writing an older entry, the queue seems to end before
-    /// that entry. A completion event is raised only when all earlier entries are complete.
+    /// added, for example the message's bytes in memory, because the entry is published first. The
+    /// only exception is an older entry that a thread is still writing: the queue then seems to end
+    /// before that entry. A completion event is raised only when all earlier entries are complete.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

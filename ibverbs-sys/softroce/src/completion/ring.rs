@@ -1,6 +1,6 @@
 //! Bounded lock-free queue of entries, with any number of producers and consumers.
 //!
-//! The ring is an array of slots (one entry each) that is used again and again; a pass through the
+//! The ring is an array of slots (one entry each) that is used again and again. A pass through the
 //! array is a lap. The state word of a slot, its turn, contains the lap for which the slot is free
 //! or full. A producer claims the position at the tail with one compare-and-swap, writes the entry
 //! to the slot of this position, and marks the slot as full. A consumer claims full slots at the
@@ -13,9 +13,9 @@
 //! begins small and grows when all slots are full, so that few entries in a queue with a large
 //! capacity occupy only a few cache lines.
 //!
-//! The word of the tail also contains marks (flags for the user of the ring). When a producer
-//! claims a position, it gets the marks that were set, without a fence. A thread that sets a mark
-//! and then waits for earlier claims ([`Ring::wait_for_claims`]) finds the entries of these claims.
+//! The word of the tail also contains marks (flags for the user of the ring). A producer that
+//! claims a position gets the marks that were set, without a fence. A thread that sets a mark and
+//! then waits for earlier claims ([`Ring::wait_for_claims`]) finds the entries of these claims.
 
 use self::position::Lap;
 use self::slots::{Slots, Table};
@@ -111,8 +111,8 @@ impl<T: Copy + Send> Ring<T> {
     /// [`Position`].
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
-    /// Creates an empty ring for at most `capacity` entries. Allocates memory for `room` entries;
-    /// more memory is allocated later, when it is needed.
+    /// Creates an empty ring for at most `capacity` entries. Allocates memory for `room` entries.
+    /// More memory is allocated later if necessary.
     pub(super) fn new(capacity: usize, room: usize) -> Self {
         debug_assert!((1..=Self::MAX_CAPACITY).contains(&capacity));
         Self {
@@ -176,7 +176,7 @@ impl<T: Copy + Send> Ring<T> {
 
     /// Makes room for an entry in the ring if the slot at the tail position `tail` is not free.
     /// Adds slots (memory for entries), or waits a moment for a thread that is still using the
-    /// slot. `attempt` counts the waits so far; later waits are longer. Returns `Ok` if the caller
+    /// slot. `attempt` counts the waits so far. Later waits are longer. Returns `Ok` if the caller
     /// must try again. Fails if the ring is closed or full.
     #[cold]
     fn make_room(&self, tail: Position, attempt: &mut u32) -> Result<(), AddError> {

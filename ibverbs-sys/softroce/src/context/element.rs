@@ -52,8 +52,8 @@ impl Element {
         }
     }
 
-    /// Waits until the program has acknowledged all fetched events of the object. There is no time
-    /// limit, as the manual pages specify.
+    /// Waits until the program has acknowledged all fetched events of the object. The wait has no
+    /// time limit, as the manual pages specify.
     pub fn wait_for_acknowledgements(&self) {
         let mut fetched = self.fetched.lock();
         self.acknowledged

@@ -11,11 +11,11 @@ use super::Element;
 use crate::descriptor::{self, Descriptor};
 
 /// Queue of events with a file descriptor (an eventfd in semaphore mode) that is readable while
-/// there are events. The program may set `O_NONBLOCK` on the descriptor.
+/// events are queued. The program may set `O_NONBLOCK` on the descriptor.
 ///
 /// Each queued event increments the eventfd, and each fetched event decrements it. A waiting thread
 /// first decrements the eventfd and then removes an event. Every other thread removes an event and
-/// decrements the eventfd under the lock of the queue, so it never takes the count of a later
+/// decrements the eventfd under the lock of the queue, and so never takes the count of a later
 /// event. So no event stays in the queue while the descriptor is not readable, except an event that
 /// a woken thread is about to remove. The counter may be too high for a moment: a woken thread then
 /// finds no event, and waits again.
@@ -94,8 +94,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Waits until the descriptor is readable, because an event is queued or another process wakes
-    /// the thread. Then decrements the eventfd. The caller must then call [`pop`](Self::pop);
-    /// otherwise an event may stay in the queue although the descriptor is not readable.
+    /// the thread. Then decrements the eventfd. The caller must then call [`pop`](Self::pop).
+    /// Otherwise an event may stay in the queue although the descriptor is not readable.
     ///
     /// # Errors
     /// `EIO` if the program has closed the descriptor, and `EAGAIN` if the descriptor is
@@ -116,9 +116,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
 
     /// Fetches the next event, without waiting. The caller must have called [`wait`](Self::wait)
     /// before. Counts the event as fetched in the [`Element`] (event record) that `element_of`
-    /// returns for the event. Returns `None` if the queue is empty. This is possible if another
-    /// process has woken the thread, or if the event was removed after the wait, for example
-    /// because its object was destroyed.
+    /// returns for the event. Returns `None` if the queue is empty. The queue can be empty if
+    /// another process has woken the thread, or if the event was removed after the wait, for
+    /// example because its object was destroyed.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         fetch(&mut self.pending.lock(), element_of)
     }

@@ -52,9 +52,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     fn endpoints(&self) -> Arc<Endpoints>;
 
     /// Handles events of other processes, for example peers that connect through shared memory.
-    /// Called in each iteration of the engine's loop;
-    /// [`events_descriptor`](Self::events_descriptor) wakes the engine for new events. Does nothing
-    /// by default.
+    /// Called in each iteration of the engine's loop. New events wake the engine by the descriptor
+    /// that [`events_descriptor`](Self::events_descriptor) returns. Does nothing by default.
     fn handle_events(&self) {}
 
     /// Returns a descriptor that is readable while events are pending for
@@ -76,7 +75,7 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     }
 
     /// Informs peer processes that the engine (background thread) is about to sleep, so that they
-    /// wake the engine for new messages. Returns `false` if there is work, so that the engine must
+    /// wake the engine for new messages. Returns `false` if work is left, so that the engine must
     /// not sleep: messages that arrived before this call, delayed responses, or messages that wait
     /// to be sent.
     fn fall_asleep(&self) -> bool {
@@ -91,7 +90,7 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// no packet wakes the engine. Returns `None` if no such checks are needed. The checks are
     /// needed while peers wake a thread of the program instead of the engine, because the device
     /// cannot rely on that thread to receive. `_is_over` is `true` if the last such interval has
-    /// passed; the implementation can then end the checks.
+    /// passed. The implementation can then end the checks.
     fn check_interval(&self, _is_over: bool) -> Option<Duration> {
         None
     }
@@ -103,7 +102,7 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
 
     /// Makes the device fail after a panic of the engine (background thread). `panic` is the
     /// payload of the panic. Returns `true` if the engine may continue, and `false` if the device
-    /// had failed before; the engine then ends.
+    /// had failed before. In the second case, the engine ends.
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
@@ -115,7 +114,7 @@ pub(crate) enum ReceiveAttempt {
     Contended,
     /// The attempt has received all packets of one batch.
     Done {
-        /// Number of packets that were fetched. 0 if there were no more.
+        /// Number of packets that were fetched, or 0 if no packets were left.
         fetched: usize,
     },
 }

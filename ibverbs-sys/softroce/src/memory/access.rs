@@ -4,7 +4,7 @@ use crate::context::Refusal;
 use crate::proto::AccessFlags;
 
 /// Bit mask of the optional access flags: a device may ignore such a flag if the device does not
-/// support the flag. These are the bits from `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to
+/// support the flag. The mask contains the bits from `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to
 /// `IB_UVERBS_ACCESS_OPTIONAL_LAST`.
 const OPTIONAL_FLAGS: u32 = 0x3ff0_0000;
 

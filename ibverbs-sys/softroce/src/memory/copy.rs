@@ -15,7 +15,7 @@
 use super::guarded::{self, Missing};
 
 /// Copies `out.len()` bytes from memory at `address` to `out`. Returns an error if not all bytes
-/// are readable; part of the bytes may then have been copied.
+/// are readable. Part of the bytes may then have been copied.
 ///
 /// # Safety
 /// The bytes must be registered memory, or memory to which no references exist, except references
@@ -36,7 +36,7 @@ pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing>
 
 /// Copies `data` to the memory at `address`, in ascending order. The last bytes become visible to
 /// other threads after all other bytes. Returns an error if not all bytes at `address` are
-/// writable; part of the bytes may then have been copied.
+/// writable. Part of the bytes may then have been copied.
 ///
 /// # Safety
 /// The bytes from `address` on must be registered memory, or memory to which no references exist,
@@ -50,7 +50,7 @@ pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Missing> {
 /// Copies `length` bytes from the address `from` to the address `to`, in ascending order. A thread
 /// that sees the last bytes sees all other bytes, too. If both addresses are multiples of eight,
 /// each word of eight bytes is copied by a single load and a single store. Returns an error if not
-/// all bytes are accessible; part of the bytes may then have been copied.
+/// all bytes are accessible. Part of the bytes may then have been copied.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references
@@ -120,8 +120,8 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
 }
 
 /// Copies words of eight bytes one by one. Called after a faster copy of the same words has failed.
-/// The faster copy does not report whether the source or the target caused the fault; the error of
-/// this function does. Succeeds if the memory has been mapped again since the fault.
+/// The faster copy does not report whether the source or the target caused the fault, but the error
+/// of this function does. Succeeds if the memory has been mapped again since the fault.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references

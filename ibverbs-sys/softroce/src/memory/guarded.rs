@@ -2,9 +2,9 @@
 //! program does not end.
 //!
 //! A program can unmap memory that it has registered, change its protection, or truncate the file
-//! behind it. A kernel device pins the pages of a region; this device cannot. So only a few
-//! instructions access registered memory, and a `table` contains for each of them the address at
-//! which the thread continues after a fault. The `handler` of SIGSEGV and SIGBUS looks up the
+//! behind it. A kernel device pins the pages of a region, but this device cannot do so. So only a
+//! few instructions access registered memory, and a `table` contains for each of them the address
+//! at which the thread continues after a fault. The `handler` of SIGSEGV and SIGBUS looks up the
 //! faulting instruction in the table. Without faults, copies execute no additional instructions.
 //!
 //! Three cases are not protected:

@@ -11,7 +11,7 @@ use crate::descriptor::Descriptor;
 use crate::per_process::PerProcess;
 
 /// Copies memory of this process at `address` to `out`. A system call copies the bytes, so unmapped
-/// bytes cause no fault. Returns `None` if not all bytes are readable; part of the bytes may then
+/// bytes cause no fault. Returns `None` if not all bytes are readable. Part of the bytes may then
 /// have been copied.
 pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
     transfer(
@@ -37,7 +37,7 @@ pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
 /// mapped.
 ///
 /// Fails if the kernel is older than 6.11, or if there is no `/proc`. The query takes half a
-/// microsecond; reading all of `/proc/self/maps` takes hundreds of microseconds.
+/// microsecond, while reading all of `/proc/self/maps` takes hundreds of microseconds.
 pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, QueryUnsupported> {
     /// Number of the ioctl `PROCMAP_QUERY` (`linux/fs.h`), which queries the mapping at an address:
     /// `_IOWR('f', 17, struct procmap_query)`.

@@ -36,7 +36,7 @@ pub(super) struct ReadGuard<'a, T> {
 }
 
 /// Lock that a reader holds: either the shared lock of the [`RwLock`], or a lane. A lane is a word
-/// that marks a read as in progress; writers wait until all lanes are free.
+/// that marks a read as in progress. Writers wait until all lanes are free.
 #[expect(dead_code, reason = "they are held")]
 enum ReaderLock<'a, T> {
     Lane(Lane<'a>),
@@ -69,8 +69,8 @@ impl<T> ReadMostly<T> {
     }
 
     /// Locks the value for reading. Writers wait until the returned guard is dropped, so the caller
-    /// should hold the guard for a short time only. `hint` selects the lane that is tried first; a
-    /// lane is a word that marks a read as in progress. Threads should pass different hints.
+    /// should hold the guard for a short time only. `hint` selects the lane (word that marks a read
+    /// as in progress) that is tried first. Threads should pass different hints.
     ///
     /// A thread must not call this function while the thread holds a guard: a deadlock follows if a
     /// writer is waiting.

@@ -55,8 +55,8 @@ impl Region {
 }
 
 /// Returns the offset of a range within a larger range. The inner range has `length` bytes and
-/// begins at `address`; the outer range has `size` bytes and begins at `start`. Returns `None` if
-/// the outer range does not contain all bytes of the inner one.
+/// begins at `address`. The outer range has `size` bytes and begins at `start`. Returns `None` if
+/// the outer range does not contain all bytes of the inner range.
 pub(super) fn offset(start: u64, size: u64, address: u64, length: u64) -> Option<u64> {
     let offset = address.checked_sub(start)?;
     (offset <= size && length <= size - offset).then_some(offset)

@@ -81,7 +81,7 @@ impl Span {
 
     /// Creates a span (range of registered memory) of `length` bytes of the program's memory at
     /// `address`, for an on-demand region (registered with `IBV_ACCESS_ON_DEMAND`). Bytes may be
-    /// unmapped at times; an access to unmapped bytes fails.
+    /// unmapped at times. An access to unmapped bytes fails.
     ///
     /// # Safety
     /// The caller must ensure that no references exist in this process to bytes that are written

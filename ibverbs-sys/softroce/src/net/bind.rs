@@ -28,7 +28,7 @@ pub(super) struct Bound {
     pub(super) group_port: u16,
 }
 
-/// Binds one UDP port on all addresses of the process. These are the addresses that the
+/// Binds one UDP port on all addresses of the process. The addresses are those that the
 /// configuration names, or else a loopback address and the addresses of the host.
 pub(super) fn bind(config: &Config) -> io::Result<Bound> {
     if config.addresses.is_empty() {
@@ -205,7 +205,7 @@ impl Bound {
 
 /// Warns the user, on standard error, that another program uses the device's first UDP port. This
 /// process therefore uses the port `port`. `blocked` is the address and port that the other program
-/// has bound; an unspecified address stands for all addresses.
+/// has bound. An unspecified address stands for all addresses.
 fn report_blocked(blocked: SocketAddr, port: u16) {
     let holder = port_holder::describe(blocked);
     let of_address = match blocked.ip() {

@@ -7,8 +7,8 @@ use super::socket::{MAX_BURST_BYTES, MAX_BURST_DATAGRAMS};
 
 /// Returns the number of datagrams at the beginning of a list that can be sent as one burst. A
 /// burst is a message that the kernel splits into datagrams. `sizes` has the sizes of the datagrams
-/// in bytes. All datagrams of a burst have the size of the first; only the last may be shorter. The
-/// result is at least 1 unless `sizes` is empty.
+/// in bytes. All datagrams of a burst have the size of the first datagram, except that the last
+/// datagram may be shorter. The result is at least 1 unless `sizes` is empty.
 pub(super) fn burst_length(sizes: impl IntoIterator<Item = usize>) -> usize {
     let mut sizes = sizes.into_iter();
     let Some(segment) = sizes.next() else {

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! Multicast groups in the network. While the NIC is a member of a group, it has a socket for the
-//! group on each network interface.
+//! Multicast groups in the network. While the NIC is a member of a group, the NIC has a socket for
+//! the group on each network interface.
 
 use std::collections::hash_map::{Entry, HashMap};
 use std::io;
@@ -103,9 +103,10 @@ impl Network {
         }
     }
 
-    /// Returns the socket addresses at which packets to the multicast group `group` arrive. There
-    /// is at most one for each network interface and IP version. Each tuple also has an address of
-    /// this process on the interface, and the index of the first GID of that address.
+    /// Returns the socket addresses at which packets to the multicast group `group` arrive. The
+    /// result contains at most one address for each network interface and IP version. Each tuple
+    /// also has an address of this process on the interface, and the index of the first GID of that
+    /// address.
     fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, u8, &Arc<LocalAddress>)> {
         let port = self.group_port;
         let of = |local_address: &Arc<LocalAddress>| match local_address.local {

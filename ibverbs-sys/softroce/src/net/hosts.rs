@@ -9,7 +9,7 @@
 //! the port depends on the host: packets of this crate come from the ports of slots, and other
 //! packets do not. A host may send both kinds, if the kernel's driver is loaded there. The first
 //! 65,536 numbers of that driver have the slot 0, so the ports of slots are right for this host,
-//! too. Packets to an unknown host are sent to both ports in turn; a connection repeats packets
+//! too. Packets to an unknown host are sent to both ports in turn. A connection repeats the packets
 //! that do not arrive.
 
 use std::collections::HashMap;
@@ -35,9 +35,9 @@ pub(super) struct Hosts {
 }
 
 /// Time for which packets to an unknown host are sent to one of two possible UDP ports. Afterwards,
-/// they are sent to the other port for the same time. Devices of softroce use all ports of a range,
-/// and other RDMA devices use only the first port of this range. A connection repeats the packets
-/// that went to the wrong port.
+/// the packets are sent to the other port for the same time. Devices of softroce use all ports of a
+/// range, and other RDMA devices use only the first port of this range. A connection repeats the
+/// packets that went to the wrong port.
 const PORT_TRIAL_TIME: Duration = Duration::from_millis(32);
 
 /// Maximum number of hosts whose UDP ports are remembered, which bounds the memory. If more hosts

@@ -350,8 +350,8 @@ fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
 }
 
 /// Returns whether the source GID of a tunnelled packet (IPv6 packet in an IPv4 datagram) belongs
-/// to the sender of the datagram. The GID contains an IPv4 address and a UDP port. Both must equal
-/// those of `from`, the address from which the datagram came; otherwise the GID is forged.
+/// to the sender of the datagram. The GID contains an IPv4 address and a UDP port. Both values must
+/// equal those of `from`, the address from which the datagram came. Otherwise the GID is forged.
 fn is_sender(route: &Route, from: SocketAddr) -> bool {
     let address_in_gid = address::address_in_gid(route.source).map(SocketAddr::V4);
     address_in_gid == Some(from) && route.source_port == from.port()

@@ -12,8 +12,8 @@ use crate::proto::Mtu;
 /// ICRC.
 pub(super) const MAX_HEADERS: usize = 40 + 8 + 12 + 4 + 16 + 4 + 4;
 
-/// Returns the maximum size in bytes of the receive buffer of an unprivileged process's socket.
-/// This is twice the value of `net.core.rmem_max`, because the kernel doubles requested sizes.
+/// Returns the maximum size in bytes of the receive buffer of an unprivileged process's socket. The
+/// result is twice the value of `net.core.rmem_max`, because the kernel doubles requested sizes.
 pub(super) fn unprivileged_buffer() -> usize {
     let limit = fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
     let limit = limit.and_then(|limit| limit.trim().parse::<usize>().ok());

@@ -4,12 +4,12 @@
 //! A network between two hosts may have a smaller MTU than their interfaces. The packets of this
 //! crate and of kernel drivers must not be fragmented (the IP headers forbid fragmentation), so
 //! such a network drops long packets, and a connection with long messages never receives an answer.
-//! A check sends two [questions](super::trial): a long one, with the length of the longest packet,
-//! and then a short one. If only the short one is answered, the check is repeated immediately;
-//! after several such answers, a message on standard error reports the path.
+//! A check sends two [questions](super::trial): first a long question, with the length of the
+//! longest packet, and then a short question. If only the short question is answered, the check is
+//! repeated immediately. After several such answers, a message on standard error reports the path.
 //!
 //! A path is checked when a connection is made, and when packets of a connection are not
-//! acknowledged. The peer may not be open yet when the connection is made; a question of the peer
+//! acknowledged. The peer may not be open yet when the connection is made. A question of the peer
 //! then repeats the check. Other implementations do not answer questions, so paths to other
 //! implementations are not checked.
 
@@ -28,7 +28,7 @@ use crate::random;
 
 /// Number of payload bytes by which the long packet of a path MTU check exceeds the path MTU. The
 /// check must test the length of the longest packet of a connection. That packet has a 16-byte RETH
-/// and 4 bytes of immediate data; the long packet has an 8-byte DETH instead.
+/// and 4 bytes of immediate data. The long packet has an 8-byte DETH instead.
 const EXTRA_PAYLOAD: usize = 16 + 4 - 8;
 
 /// Time to wait for the answers to the first path MTU check of a route. The time doubles with each

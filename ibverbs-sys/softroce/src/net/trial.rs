@@ -3,10 +3,11 @@
 //! ICRC.
 //!
 //! The kernel or the network card splits a burst into datagrams and numbers them in the
-//! identification of their IPv4 headers. The ICRC covers this field. The sender computes it for the
-//! numbers that Linux assigns; a network card that splits bursts may assign others. A peer of this
-//! crate accepts a packet whose ICRC is valid for any identification, because a UDP socket does not
-//! report the field. Kernel drivers and network cards check the field.
+//! identification of their IPv4 headers. The ICRC covers this field. The sender computes the ICRC
+//! for the numbers that Linux assigns, but a network card that splits bursts may assign other
+//! numbers. A peer of this crate accepts a packet whose ICRC is valid for any identification,
+//! because a UDP socket does not report the field. Kernel drivers and network cards check the
+//! field.
 //!
 //! So bursts are sent over IPv4 to other hosts only after a trial: a burst of two packets whose
 //! opcode is reserved for manufacturers. A peer of this crate answers the second packet, which
@@ -45,7 +46,7 @@ const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnl
 const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowledge);
 
 /// A burst of two test packets that must be sent now. A burst is a message that the kernel splits
-/// into datagrams; packets are sent to a peer in bursts only after the peer has answered such a
+/// into datagrams. Packets are sent to a peer in bursts only after the peer has answered such a
 /// test.
 pub(super) struct DueTrial {
     path: Path,
@@ -72,7 +73,8 @@ struct Trial {
     /// Sequence number of the first packet of the last trial (test burst), which is even. The
     /// second packet has the next number.
     sequence: u32,
-    /// Number of trials since the last answer. If there are too many, no bursts are sent.
+    /// Number of trials since the last answer. After too many unanswered trials, no bursts are
+    /// sent.
     unanswered: u32,
     /// Time from which the next trial may be sent.
     due: Time,

@@ -74,7 +74,7 @@ pub(super) enum ReceivingThread {
 
 /// Number of polls from one check of the sockets by a polling thread to the next. The other polls
 /// check only shared memory, which needs no system call. With a larger number, packets would wait
-/// longer; with a smaller number, polls would take longer.
+/// longer. With a smaller number, polls would take longer.
 const CHECK_INTERVAL: u32 = 8;
 
 /// Maximum number of consecutive receive attempts that find packets while due timers wait. After
@@ -97,7 +97,7 @@ const RESPONSE_BATCH: usize = 32;
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Maximum number of batches of packets that a polling thread receives on behalf of the engine
-/// (background thread). The limit keeps the poll short; the engine receives the rest.
+/// (background thread). The limit keeps the poll short, and the engine receives the rest.
 pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
 /// Maximum time for which a queue pair that enters the error state waits for acknowledgements. A

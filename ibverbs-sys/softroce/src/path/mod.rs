@@ -8,19 +8,19 @@
 //! | [`Udp`](Way::Udp) | anywhere | packets |
 //!
 //! A queue pair uses the first of these paths that is available, and decides again for each range
-//! of a message. This needs no agreement with the peer, because sequence numbers are the same on
-//! all paths: all packets and messages that are unacknowledged on one path are completed there
-//! before another path is used. So [injected faults](crate::fault) and captures also apply to
-//! packets if they begin while messages are transferred. If the state of the peer is unclear (not
-//! ready, ended, or connected to another queue pair), packets are used, within the timeouts of the
-//! attributes.
+//! of a message. This decision needs no agreement with the peer, because sequence numbers are the
+//! same on all paths. All packets and messages that are unacknowledged on one path are completed on
+//! that path before another path is used. So [injected faults](crate::fault) and captures also
+//! apply to packets if they begin while messages are transferred. If the state of the peer is
+//! unclear (not ready, ended, or connected to another queue pair), packets are used, within the
+//! timeouts of the attributes.
 //!
 //! `SOFTROCE_PATH` (`direct`, `shared` or `udp`) allows only one path besides packets, or none.
 //! [`way()`] returns the present path of a queue pair, and the [counters](crate::counters())
-//! `direct_messages` and `shared_messages` count the messages on these paths. Between processes
-//! these are reads, writes and atomics. A message that consumes a receive goes through a ring in
-//! shared memory, or one side copies its bytes; other [counters](crate::counters()) count these
-//! messages, bytes and copies.
+//! `direct_messages` and `shared_messages` count the messages on these paths. Between processes,
+//! `shared_messages` counts only reads, writes and atomic operations. A message that consumes a
+//! receive goes through a ring in shared memory, or one side copies its bytes. Other
+//! [counters](crate::counters()) count these messages, bytes and copies.
 
 use crate::nic::Nic;
 

@@ -92,7 +92,7 @@ bitflags! {
     }
 }
 
-/// Attributes of a queue pair that the transport uses; most are set by `ibv_modify_qp`.
+/// Attributes of a queue pair that the transport uses. Most attributes are set by `ibv_modify_qp`.
 #[derive(Clone, Debug)]
 pub struct Attributes {
     /// Number of the peer's queue pair.
@@ -117,7 +117,7 @@ pub struct Attributes {
     pub ack_timeout: Option<Duration>,
     /// Maximum number of consecutive retransmissions without a response, from 0 to 7.
     pub retry_count: u8,
-    /// Maximum number of retries after RNR NAKs, from 0 to 6; 7 means no limit.
+    /// Maximum number of retries after RNR NAKs, from 0 to 6. The value 7 means no limit.
     pub rnr_retry: u8,
     /// RNR timer code that this side sends in an RNR NAK when no receive is posted. The code
     /// determines how long the peer must wait before it tries again.

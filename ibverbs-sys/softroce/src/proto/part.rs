@@ -358,8 +358,8 @@ impl QueuePair {
 
     /// Returns whether this side must send the bytes of messages itself, because the peer has
     /// failed to copy several messages in a row from this process's memory. If `is_mappable` is
-    /// set, the result is for messages in memory that the peer can map; otherwise for messages in
-    /// other memory. Failures are counted separately for the two kinds of memory.
+    /// set, the result is for messages in memory that the peer can map. Otherwise the result is for
+    /// messages in other memory. Failures are counted separately for the two kinds of memory.
     #[inline]
     pub fn is_declined(&self, is_mappable: bool) -> bool {
         self.requester.is_declined(is_mappable)
@@ -385,8 +385,8 @@ impl QueuePair {
         (self.requester).post_sent(message, data, size, offered, &self.endpoint);
     }
 
-    /// Returns whether [`arm`](Self::arm) must still set the timeout for a response. This is so
-    /// after [`post_sent`](Self::post_sent) has added a message.
+    /// Returns whether [`arm`](Self::arm) must still set the timeout for a response. The result is
+    /// `true` after [`post_sent`](Self::post_sent) has added a message.
     #[inline]
     pub fn is_unarmed(&self) -> bool {
         self.requester.is_unarmed()
@@ -613,7 +613,8 @@ impl QueuePair {
     }
 
     /// Returns whether the queue pair sends requests and handles responses in its present state.
-    /// These states are ready to send, and send queue drained, in which started requests continue.
+    /// The result is `true` in the state ready to send, and in the state send queue drained, in
+    /// which started requests continue.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
         matches!(

@@ -115,14 +115,14 @@ impl QueuePair {
     }
 
     /// Moves the queue pair to the state `state`. The time is not used. Effects of the new state:
-    /// - RESET: all requests are discarded without completions; the attributes return to their
-    ///   defaults, except those set when the queue pair was created;
-    /// - ready to receive, ready to send: the sequence numbers of the attributes take effect;
-    /// - send queue drained: no new request is started; started requests continue, and an event is
-    ///   raised when they have ended;
-    /// - send queue error: send requests complete with the status "flushed";
-    /// - error: send requests complete with the status "flushed"; receives do too, unless they are
-    ///   in a shared receive queue.
+    /// - RESET: all requests are discarded without completions. The attributes return to their
+    ///   defaults, except the attributes that were set when the queue pair was created.
+    /// - ready to receive, ready to send: the sequence numbers of the attributes take effect.
+    /// - send queue drained: no new request is started. Started requests continue, and an event is
+    ///   raised when they have ended.
+    /// - send queue error: send requests complete with the status "flushed".
+    /// - error: send requests complete with the status "flushed". Receives also complete with this
+    ///   status, unless they are in a shared receive queue.
     ///
     /// The caller must have checked that the transition is legal.
     pub fn enter(&mut self, state: State, _now: Time, host: &mut impl Host) {

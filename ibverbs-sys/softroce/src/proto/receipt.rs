@@ -8,11 +8,11 @@ use crate::wire::{Aeth, Header, Opcode, Operation, Packet, Syndrome, Transport};
 /// packets were received.
 ///
 /// An unreliable service has no acknowledgements, because InfiniBand links have flow control. A
-/// socket has no flow control: it drops packets when its buffer is full, and a sender on the same
-/// host would lose most of a long message. So the sender regularly sends a separate packet that
-/// requests a receipt. A receiver of this crate sends the receipt once it has taken the request
-/// from its socket. Other implementations drop the request, because its opcode is reserved for
-/// manufacturers (IBTA 9.2.1, 9.7.2).
+/// socket has no flow control, and drops packets when its buffer is full. So a sender on the same
+/// host would lose most of a long message. Therefore the sender regularly sends a separate packet
+/// that requests a receipt. A receiver of this crate sends the receipt once it has taken the
+/// request from its socket. Other implementations drop the request, because its opcode is reserved
+/// for manufacturers (IBTA 9.2.1, 9.7.2).
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
     owed: SmallVec<[Receipt; 4]>,
@@ -26,7 +26,7 @@ struct Receipt {
 }
 
 /// Maximum number of receipts (confirmations of received packets) that wait to be sent. The limit
-/// bounds the memory for the requests of many senders. Further receipt requests are dropped; their
+/// bounds the memory for the requests of many senders. Further receipt requests are dropped. Their
 /// senders continue after a timeout.
 const MAX_WAITING: usize = 32;
 

@@ -65,8 +65,8 @@ pub enum Payload {
     Inline(Inline),
 }
 
-/// Bytes of a message that are borrowed from the caller or from a queued request; the borrowed form
-/// of [`Payload`].
+/// Bytes of a message that are borrowed from the caller or from a queued request. The type is the
+/// borrowed form of [`Payload`].
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
     /// Scatter/gather list of the memory that contains the bytes.
@@ -124,7 +124,7 @@ pub struct Remote {
 }
 
 /// Parameters of a flush (IBTA annex A19). Before a flush completes, earlier writes to a range of
-/// the peer's memory take effect: they become visible, persistent, or both.
+/// the peer's memory become visible, persistent, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// First byte of the flushed range in the peer's memory.
@@ -191,7 +191,7 @@ pub enum SendOperation {
     Send {
         /// Immediate data that the message carries.
         immediate: Option<[u8; 4]>,
-        /// Remote key that the peer invalidates; excludes immediate data.
+        /// Remote key that the peer invalidates. A message with such a key has no immediate data.
         invalidate: Option<u32>,
     },
     /// Sends a datagram.
@@ -260,8 +260,8 @@ pub struct SendRequest {
     pub id: u64,
     /// Operation of the request, with its parameters.
     pub operation: SendOperation,
-    /// Bytes of the message; for a read or an atomic, the local memory for the result. Empty for an
-    /// atomic write and a flush.
+    /// Bytes of the message. For a read or an atomic operation, the local memory for the result.
+    /// Empty for an atomic write and a flush.
     pub payload: Payload,
     /// Length of the payload in bytes.
     pub length: u32,
@@ -365,7 +365,7 @@ pub struct Completion {
     pub invalidated: Option<u32>,
     /// Number of the queue pair that sent the message. Valid only for datagrams.
     pub source: u32,
-    /// Kind of the network header before a received datagram; `None` for all other completions.
+    /// Kind of the network header before a received datagram. `None` for all other completions.
     pub network: Option<NetworkHeader>,
     /// Set if the peer requested a solicited event.
     pub solicited: bool,

@@ -39,7 +39,7 @@ impl QueuePair {
     /// Writes the first `count` packets of the [`Run`] that [`next_run`](Self::next_run) returned,
     /// each from the base transport header (BTH) to the padding. Each packet is written to the
     /// beginning of one of `count` equal parts of `out`. Returns `false` if the packets cannot be
-    /// written; [`poll_transmit`](Self::poll_transmit) then reports the reason.
+    /// written. [`poll_transmit`](Self::poll_transmit) then reports the reason.
     pub fn write_run(
         &mut self,
         count: usize,
@@ -69,8 +69,8 @@ impl QueuePair {
     }
 
     /// Receives several packets of equal length in one step. The packets must be the next expected
-    /// packets, and must continue a send or a write. Otherwise returns `false` and does nothing;
-    /// the packets must then be received one by one.
+    /// packets, and must continue a send or a write. Otherwise returns `false` and does nothing.
+    /// The packets must then be received one by one.
     fn take_run(&mut self, run: &wire::Run<'_>, host: &mut impl Host) -> bool {
         let bth = &run.first().header.bth;
         let takes = matches!(

@@ -7,8 +7,8 @@ use crate::proto::{Inline, Segment, SendOperation, SendRequest};
 /// A batch: the send requests that a program builds between `ibv_wr_start` and `ibv_wr_complete`.
 /// Only one thread at a time builds a batch (`ibv_wr_post(3)`).
 ///
-/// The functions that build the requests return no errors. The first error is stored;
-/// `ibv_wr_complete` then returns it and posts nothing.
+/// The functions that build the requests return no errors. The first error is stored.
+/// `ibv_wr_complete` then returns this error and posts nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     content: Mutex<BatchState>,
@@ -128,8 +128,8 @@ impl Batch {
 
 impl BatchState {
     /// Completes the last request of the batch, if there is one. Checks the request against
-    /// `rules`, the limits of the queue pair. Adds a valid request to the list of requests to post;
-    /// an invalid request makes the batch fail.
+    /// `rules`, the limits of the queue pair. Adds a valid request to the list of requests to post.
+    /// An invalid request makes the batch fail.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {
             return;

@@ -16,8 +16,8 @@ pub(crate) struct Handle {
     pub(crate) element: Arc<Element>,
 }
 
-/// All references from open devices (`ibv_context`) of the program to a queue pair. Usually there
-/// is one reference. A shared XRC target has a reference from each device that has opened it
+/// All references from open devices (`ibv_context`) of the program to a queue pair. Usually only
+/// one reference exists. A shared XRC target has a reference from each device that has opened it
 /// (`ibv_open_qp(3)`).
 #[derive(Debug)]
 pub(super) struct Handles(Mutex<SmallVec<[Handle; 1]>>);
@@ -28,8 +28,8 @@ impl Handles {
     }
 
     /// Adds `handle`, a reference from an open device, to the references to this queue pair, and
-    /// returns `true`. If there are no references left, the queue pair is being destroyed. In this
-    /// case, adds nothing and returns `false`.
+    /// returns `true`. If no reference is left, the queue pair is being destroyed. In this case,
+    /// adds nothing and returns `false`.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();
@@ -40,8 +40,8 @@ impl Handles {
     }
 
     /// Removes the reference from an open device (`ibv_context`) to the queue pair. `element`
-    /// identifies the reference: it is the structure that represents the queue pair in this open
-    /// device. Returns `true` if no reference is left. The caller must then destroy the queue pair.
+    /// identifies the reference. This structure represents the queue pair in the open device.
+    /// Returns `true` if no reference is left. The caller must then destroy the queue pair.
     pub(super) fn remove(&self, element: &Arc<Element>) -> bool {
         let mut handles = self.0.lock();
         handles.retain(|handle| !Arc::ptr_eq(&handle.element, element));

@@ -1,11 +1,11 @@
 //! Messages between two queue pairs of this NIC: the thread that posts a message copies its bytes
 //! and completes both sides.
 //!
-//! The thread holds the locks of both queue pairs meanwhile. If it needs both and holds none, it
-//! waits for the lock at the lower address first; so two threads that post towards each other
-//! cannot deadlock. Usually a thread holds the lock of its own queue pair already, and finds the
-//! other lock free. After about 64 KiB or 64 messages, both queue pairs are unlocked for other
-//! threads.
+//! The thread holds the locks of both queue pairs meanwhile. A thread that needs both locks and
+//! holds neither lock waits for the lock at the lower address first. So two threads that post
+//! towards each other cannot deadlock. Usually a thread holds the lock of its own queue pair
+//! already, and finds the other lock free. After about 64 KiB or 64 messages, both queue pairs are
+//! unlocked for other threads.
 //!
 //! No handshake is necessary. Both sides keep the sequence numbers that packets would have. A range
 //! of a message is moved directly if both sides expect the same sequence number and no packets are

@@ -24,7 +24,7 @@ pub(crate) struct Sender<'a> {
     /// immediately.
     has_queued: bool,
     /// Number of requests that were executed while they were posted. Until the sender is dropped,
-    /// they occupy capacity of the send queue, as if they were queued.
+    /// these requests occupy capacity of the send queue, as if they were queued.
     done: usize,
 }
 
@@ -79,16 +79,16 @@ impl Sender<'_> {
         sent
     }
 
-    /// Returns whether the caller has nothing left to do after posting. This is the case if this
-    /// sender has added no request to the send queue, and has written no message to shared memory
-    /// for which the peer must be woken.
+    /// Returns whether the caller has nothing left to do after posting. The result is `true` if
+    /// this sender has added no request to the send queue, and has written no message to shared
+    /// memory for which the peer must be woken.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_sent && !self.has_queued
     }
 
     /// Wakes the peer process, if it sleeps, to receive the messages that this sender has written
-    /// to shared memory. Returns `true` if there were such messages and the queue pair has nothing
-    /// else to send. The caller then need not transmit packets.
+    /// to shared memory. Returns `true` if such messages were written and the queue pair has
+    /// nothing else to send. The caller then need not transmit packets.
     #[inline]
     pub(crate) fn flush_ring_messages(&mut self) -> bool {
         if !std::mem::take(&mut self.has_sent) {
@@ -183,7 +183,8 @@ impl Sender<'_> {
     /// response is awaited, or if the timer is set already.
     ///
     /// If the timer is set already, the timeout starts only when the timer expires. So the peer has
-    /// up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
+    /// up to twice the timeout, while the specification allows four times the timeout (IBTA
+    /// 9.7.6.1.3).
     #[inline(always)]
     pub(crate) fn answer_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_set() {

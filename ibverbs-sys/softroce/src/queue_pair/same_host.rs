@@ -5,7 +5,7 @@
 //! The other process publishes its queue pairs and its memory to all processes that it shares
 //! memory with. If the published access rights do not permit a request, the request is sent as
 //! packets, which find the reason. One-sided requests consume sequence numbers without the peer's
-//! knowledge; a packet announces these to the peer before the next message.
+//! knowledge. A packet announces these sequence numbers to the peer before the next message.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -668,8 +668,8 @@ impl PeerMemory<Environment<'_>> for Chunks<'_> {
 }
 
 impl LinkedPeer {
-    /// Returns whether this cached peer is still valid. This is the case if the shared memory is
-    /// usable, and the queue pair was not modified since the peer was found. `version` is the
+    /// Returns whether this cached peer is still valid. The result is `true` if the shared memory
+    /// is usable, and the queue pair was not modified since the peer was found. `version` is the
     /// present version of the queue pair, which each modification changes.
     #[inline]
     fn is_valid(&self, version: u64) -> bool {
@@ -708,11 +708,11 @@ impl LinkedPeer {
         self.generation
     }
 
-    /// Executes `request` (an RDMA read, write or atomic) completely in the peer's memory. Fails if
-    /// the peer does not permit the access, or if the peer's connection no longer has the number
-    /// `generation`. Some bytes of a long request can have been copied before a failure, because
-    /// the request takes several [`CopySession`]s (periods of access to the peer's memory). `host`
-    /// gives access to the memory of this process.
+    /// Executes `request` (an RDMA read, write or atomic operation) completely in the peer's
+    /// memory. Fails if the peer does not permit the access, or if the peer's connection no longer
+    /// has the number `generation`. Some bytes of a long request can have been copied before a
+    /// failure, because the request takes several [`CopySession`]s (periods of access to the peer's
+    /// memory). `host` gives access to the memory of this process.
     fn execute(
         &mut self,
         request: &OneSided<'_>,

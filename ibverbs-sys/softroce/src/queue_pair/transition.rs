@@ -38,7 +38,8 @@ bitflags! {
 /// with the new state, and the attributes that the program can also set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// Attributes that the program must set; otherwise the transition fails.
+    /// Attributes that the program must set. The transition fails if one of these attributes is not
+    /// set.
     pub(crate) required: Mask,
     /// Attributes that the program may set in addition.
     pub(crate) optional: Mask,

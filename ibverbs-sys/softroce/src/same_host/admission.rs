@@ -113,10 +113,10 @@ impl RateLimit {
 }
 
 /// Returns whether the process is short of file descriptors, so that another link (shared memory
-/// with a process) could take descriptors that the program needs. This is the case if all
-/// descriptor numbers in the lower half of the permitted range are in use. `descriptor` is any
-/// descriptor of the device. The device's own descriptors have the highest numbers, and so do not
-/// fill the lower half before the highest quarter is full.
+/// with a process) could take descriptors that the program needs. The process is short of
+/// descriptors if all descriptor numbers in the lower half of the permitted range are in use.
+/// `descriptor` is any descriptor of the device. The device's own descriptors have the highest
+/// numbers, and so do not fill the lower half before the highest quarter is full.
 pub(super) fn is_short_of_descriptors(descriptor: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let lowest = descriptor.lowest_free_number();

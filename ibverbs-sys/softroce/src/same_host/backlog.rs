@@ -3,13 +3,13 @@
 //! in the ring to the peer.
 //!
 //! A queue pair checks for free space before it composes a packet or a ring message (short message
-//! without packet headers). If there is no space, the backlog records the queue pair, and its
-//! messages stay in the send queue: nothing is lost, and nothing is sent twice. This process also
-//! requests that the peer wakes it when the peer has freed space. The thread that receives then
-//! resumes all recorded queue pairs.
+//! without packet headers). If the ring has no space, the backlog records the queue pair, and the
+//! messages of the queue pair stay in the send queue. So nothing is lost, and nothing is sent
+//! twice. This process also requests that the peer wakes it when the peer has freed space. The
+//! thread that receives then resumes all recorded queue pairs.
 //!
-//! After a queue pair has found space, another thread may take it before the packet is sent. The
-//! backlog keeps such a packet, and sends it before all other packets of the link.
+//! After a queue pair has found space, another thread may take the space before the packet is sent.
+//! The backlog keeps such a packet, and sends it before all other packets of the link.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,8 +63,9 @@ impl Waiting {
     }
 }
 
-/// A packet that could not be sent because the ring (shared message queue) had no space. There was
-/// space when the queue pair began to compose the packet, but another thread took the space first.
+/// A packet that could not be sent because the ring (shared message queue) had no space. The ring
+/// had space when the queue pair began to compose the packet, but another thread took the space
+/// first.
 #[derive(Debug)]
 pub(crate) struct DelayedPacket {
     pub(crate) bytes: Box<[u8]>,
@@ -72,8 +73,8 @@ pub(crate) struct DelayedPacket {
 }
 
 impl Link {
-    /// Returns whether a packet can be sent on this link (shared memory) now. This is the case if
-    /// the ring has free space for a packet of any length, and no queue pair or packet waits for
+    /// Returns whether a packet can be sent on this link (shared memory) now. The result is `true`
+    /// if the ring has free space for a packet of any length, and no queue pair or packet waits for
     /// space. Otherwise a new packet would overtake the waiting packets.
     pub(crate) fn has_room(&self) -> bool {
         !self.backlog.is_waiting.load(Ordering::Acquire)
@@ -138,17 +139,17 @@ impl Link {
         has_space
     }
 
-    /// Returns whether the caller must call [`resume`](Self::resume) now. Two conditions must hold:
-    /// queue pairs or packets wait for space in the ring buffer; and the buffer has space, or the
-    /// link (shared memory) has ended. If the buffer is still full, requests that the peer wakes
-    /// this process later.
+    /// Returns whether the caller must call [`resume`](Self::resume) now. Two conditions must hold.
+    /// First, queue pairs or packets wait for space in the ring buffer. Second, the buffer has
+    /// space, or the link (shared memory) has ended. If the buffer is still full, requests that the
+    /// peer wakes this process later.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.is_dead() || self.sender().request_space(MAX_MESSAGE_CHUNKS))
     }
 
     /// Sends the packets that wait for space in the ring buffer to the peer. If space remains,
-    /// calls `go_on` with the number of each queue pair that waits; `go_on` makes the queue pair
+    /// calls `go_on` with the number of each queue pair that waits. `go_on` makes the queue pair
     /// continue to send. After the link (shared memory) has ended, drops the packets and resumes
     /// all queue pairs.
     pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {

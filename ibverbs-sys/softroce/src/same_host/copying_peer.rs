@@ -42,7 +42,7 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 pub(super) struct Process {
     /// Process ID of the process.
     pub(super) number: Pid,
-    /// ID of the thread by which the kernel finds the memory of the process; see [`process`].
+    /// ID of the thread by which the kernel finds the memory of the process. See [`process`].
     pub(super) thread: Pid,
     /// Result of the check whether the kernel permits this process to copy from and to the memory
     /// of the other process.

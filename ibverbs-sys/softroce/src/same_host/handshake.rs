@@ -43,7 +43,7 @@ pub(super) enum HandshakeOutcome {
 }
 
 /// Performs a handshake with the process at the socket address `address`, in order to share memory
-/// with it. Returns the link, or the reason for which there is no link. Waits for at most
+/// with it. Returns the link, or the reason why no link was made. Waits for at most
 /// [`HANDSHAKE_TIMEOUT`].
 pub(super) fn perform(local: &LocalProcess, address: SocketAddr) -> io::Result<HandshakeOutcome> {
     // The program may have closed or replaced descriptors of the device, which must not be passed
@@ -94,7 +94,7 @@ pub(super) fn perform(local: &LocalProcess, address: SocketAddr) -> io::Result<H
 }
 
 /// Continues the pending handshakes that other processes have begun: receives and answers their
-/// messages, and ends handshakes that take too long. Returns `true` if a handshake has ended; the
+/// messages, and ends handshakes that take too long. Returns `true` if a handshake has ended. The
 /// caller must then notify the threads that wait for a link (shared memory) to the same process.
 pub(super) fn continue_pending(
     local: &LocalProcess,

@@ -15,7 +15,7 @@ use crate::completion::WakeEventfds;
 use crate::descriptor::{Descriptor, Opening};
 
 /// Type of a handshake message. A successful handshake consists of `Hello`, `Welcome` and `Ready`
-/// in this order; `Sorry` and `Later` are refusals.
+/// in this order. `Sorry` and `Later` are refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageType {
     /// First message: requests to share memory. The descriptors of the sender and of the memory
@@ -56,9 +56,9 @@ pub(super) struct HandshakeMessage {
 /// and of all shared memory: processes with different versions share no memory.
 const MAGIC: [u8; 8] = *b"sroce\0\0\x05";
 
-/// Maximum number of file descriptors that accompany a handshake message. These are three files of
-/// shared memory, the eventfd that wakes the engine (background thread) of the sending process, and
-/// the eventfds for its completion channels.
+/// Maximum number of file descriptors that accompany a handshake message. The descriptors are those
+/// of three files of shared memory, of the eventfd that wakes the engine (background thread) of the
+/// sending process, and of the eventfds for the completion channels of the same process.
 const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
 /// Length of the buffer for a received handshake message in bytes. A message whose lists have
@@ -148,7 +148,7 @@ impl HandshakeMessage {
     }
 
     /// Sends the handshake message on the Unix connection `socket`. `descriptors` are the files and
-    /// eventfds that the receiver needs to share memory with this process; the list is empty for
+    /// eventfds that the receiver needs to share memory with this process. The list is empty for
     /// some types of messages. Does not block.
     pub(super) fn send(
         &self,

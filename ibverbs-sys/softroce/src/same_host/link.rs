@@ -136,9 +136,9 @@ impl Inbound {
     }
 
     /// Returns the maximum number of messages that can still be received from the peer. While the
-    /// link (shared memory) is alive, there is no limit (`usize::MAX`). After the end of the link,
-    /// the result is the number of messages that arrived before the end and were not received yet.
-    /// After a protocol violation by the peer, the result is 0.
+    /// link (shared memory) is alive, the result is `usize::MAX`, because the number has no limit.
+    /// After the end of the link, the result is the number of messages that arrived before the end
+    /// and were not received yet. After a protocol violation by the peer, the result is 0.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -173,7 +173,7 @@ pub(crate) enum Received<'a> {
 /// Reason for which a packet could not be sent on a link (shared memory with another process).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendError {
-    /// The ring has no free space at present; the packet can be sent after the peer has received
+    /// The ring has no free space at present. The packet can be sent after the peer has received
     /// messages.
     Full,
     /// The link has ended, for example because the peer's process has ended.
@@ -378,8 +378,8 @@ impl Link {
 
     /// Sends the packet `bytes` to the peer, together with `tag` and `annotation`. `tag` contains
     /// the indices of the packet's GIDs (15 bits, not 0), and `annotation` has 48 bits of
-    /// additional data. Does not wake a sleeping peer; the next call of [`flush`](Self::flush)
-    /// does.
+    /// additional data. Does not wake a sleeping peer. The next call of [`flush`](Self::flush)
+    /// wakes the peer.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), SendError> {
         debug_assert!(bytes.len() <= MAX_PACKET && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
@@ -402,8 +402,8 @@ impl Link {
     }
 
     /// Sends a [`RingMessage`] (short message without packet headers) to the peer. `tag` contains
-    /// the indices of the connection's GIDs (15 bits, not 0). Does not wake a sleeping peer; the
-    /// next call of [`flush`](Self::flush) does.
+    /// the indices of the connection's GIDs (15 bits, not 0). Does not wake a sleeping peer. The
+    /// next call of [`flush`](Self::flush) wakes the peer.
     #[inline]
     pub(crate) fn send_ring_message(
         &self,
@@ -432,7 +432,7 @@ impl Link {
     /// Sends a [`RingMessage`] (short message without packet headers) with a payload of `length`
     /// bytes. The function `fill` writes the payload to the ring buffer, or returns `None` if the
     /// bytes cannot be read. `tag` contains the indices of the connection's GIDs. Does not wake a
-    /// sleeping peer; the next call of [`flush`](Self::flush) does.
+    /// sleeping peer. The next call of [`flush`](Self::flush) wakes the peer.
     #[inline]
     pub(crate) fn send_chunks(
         &self,
@@ -527,10 +527,10 @@ impl Link {
         self.must_wake.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a polling thread has nothing to do for this link (shared memory). This is
-    /// the case if there is no message to receive, no queue pair or packet that waits for space,
-    /// and no deferred wakeup. Takes no lock, so the result can be out of date. The thread must
-    /// therefore call this function again later.
+    /// Returns whether a polling thread has nothing to do for this link (shared memory). The result
+    /// is `true` if the link has no message to receive, no queue pair or packet that waits for
+    /// space, and no deferred wakeup. Takes no lock, so the result can be out of date. The thread
+    /// must therefore call this function again later.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
@@ -665,7 +665,7 @@ impl Link {
     /// Returns a mapping of the peer's shared file that contains the `length` bytes which begin
     /// `offset` bytes after the file location `place`. Also returns the position of these bytes in
     /// the mapping. Maps the surrounding part of the file if necessary, and removes another mapping
-    /// if there are [`MAX_MAPS`]. Returns `None` if the file cannot be mapped.
+    /// if [`MAX_MAPS`] mappings exist. Returns `None` if the file cannot be mapped.
     pub(super) fn map(
         &self,
         place: &FilePlace,

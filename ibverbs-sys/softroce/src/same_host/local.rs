@@ -30,7 +30,7 @@ use crate::memory::Arena;
 /// and eventfds.
 pub(crate) struct ProcessResources {
     /// First UDP port of the device's port range. The slot of a peer (index of its port) is counted
-    /// from this port; see [`slot_of_sender`].
+    /// from this port. See [`slot_of_sender`].
     pub(crate) base_port: u16,
     /// UDP addresses of this process, at most [`MAX_LIST`](super::MAX_LIST).
     pub(crate) addresses: Vec<SocketAddr>,

@@ -6,8 +6,8 @@
 //! that moment goes to the memory of the new program. Therefore each call uses the ID of the thread
 //! of the peer's engine. `exec` ends all threads but the calling one before the new program's
 //! memory exists, and the calling thread then has the process ID. The engine never calls `exec`. So
-//! while the engine's thread exists, its memory is that of the program that performed the
-//! handshake; after that, the kernel finds no memory (`ESRCH`).
+//! while the engine's thread exists, the kernel finds the memory of the program that performed the
+//! handshake. After the thread has ended, the kernel finds no memory (`ESRCH`).
 //!
 //! Alternatives that are not used:
 //! - `/proc/PID/mem`: a file that was opened before `exec` stays with the memory of the earlier
@@ -131,9 +131,9 @@ pub(super) fn read(process: Pid, from: RemoteRange, to: &[Piece<'_>]) -> io::Res
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the process at the other end of a Unix connection. For an accepted connection, this is
-/// the process that has connected; for an outgoing connection, the process that listens. Returns
-/// `None` if the process belongs to another user or another PID namespace.
+/// Returns the process at the other end of a Unix connection. For an accepted connection, the
+/// result is the process that has connected. For an outgoing connection, the result is the process
+/// that listens. Returns `None` if the process belongs to another user or another PID namespace.
 pub(super) fn connected_process(socket: BorrowedFd<'_>) -> Option<Pid> {
     let mut who = libc::ucred {
         pid: 0,

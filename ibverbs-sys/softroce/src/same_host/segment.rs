@@ -11,8 +11,8 @@ use super::shared::{self, Map, MappedArray, MappedValue, Rights};
 use crate::descriptor::Descriptor;
 use crate::sync::Line;
 
-/// Number of slots (cache lines for one message each) of a ring. This is the maximum number of
-/// messages that one process has sent and the other process has not received yet.
+/// Number of slots (cache lines for one message each) of a ring. The number of slots is the maximum
+/// number of messages that one process has sent and the other process has not received yet.
 const SLOTS: usize = 2048;
 
 /// Number of chunks (cache lines of payload) of a ring, 512 KiB in all. The chunks hold payloads

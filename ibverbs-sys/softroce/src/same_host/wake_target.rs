@@ -111,7 +111,7 @@ impl HostPeers {
 
     /// Ends a check interval of the engine (background thread). If the program has requested no
     /// event of a channel in this interval, peers no longer wake the program. The engine calls this
-    /// function after it has checked for messages; no other thread may call it.
+    /// function after each check for messages. No other thread may call this function.
     pub(crate) fn end_check(&self) {
         if self.wake_target.armed.end_interval() {
             for link in self.links().iter().flat_map(|links| links.iter()) {

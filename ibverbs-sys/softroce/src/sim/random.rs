@@ -73,7 +73,7 @@ impl Random {
     }
 
     /// Returns a random number from 0 to `high` in which small numbers are frequent. First selects
-    /// a random number of significant bits; all numbers of bits are equally likely.
+    /// a random number of significant bits, where all numbers of bits are equally likely.
     pub(crate) fn magnitude(&mut self, high: u64) -> u64 {
         let bits = u64::from(64 - high.leading_zeros());
         let bound = 1u64.checked_shl(self.range(0, bits) as u32);

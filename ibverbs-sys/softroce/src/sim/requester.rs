@@ -115,7 +115,7 @@ pub(crate) enum Content {
 
 impl Content {
     /// Returns the first `length` bytes of the message with the ID `id`. For
-    /// [`Numbered`](Self::Numbered), computes the bytes from the ID; for [`Read`](Self::Read),
+    /// [`Numbered`](Self::Numbered), computes the bytes from the ID. For [`Read`](Self::Read),
     /// returns the stored bytes.
     pub(crate) fn bytes(&self, id: u64, length: usize) -> Cow<'_, [u8]> {
         match self {

@@ -96,8 +96,8 @@ impl TargetMemory {
     }
 
     /// Checks that the whole memory contains the bytes that completed requests have written. A byte
-    /// can also have the value that a write in `maybe` would have written: it is unknown whether
-    /// these writes were executed.
+    /// can also have the value that a write in `maybe` would have written, because these writes may
+    /// have been executed.
     pub(crate) fn check(&self, memory: &Memory, maybe: &[PossibleWrite<'_>]) -> Result<(), String> {
         memory.inspect(self.key, |found| {
             if found == self.committed {

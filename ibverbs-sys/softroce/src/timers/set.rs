@@ -79,9 +79,10 @@ impl Timers {
     }
 
     /// Sets the timer `alarm` for `deadline`. `key` identifies the owner of the timer, for example
-    /// a queue pair; the engine calls the owner at that time. If the timer is already set for an
-    /// earlier time, the timer stays set for this time. The owner is then called early, and must
-    /// set the timer again. So a deadline that is extended with every packet costs one comparison.
+    /// a queue pair. The engine calls the owner at the time `deadline`. If the timer is already set
+    /// for an earlier time, the timer stays set for this time. The owner is then called early, and
+    /// must set the timer again. So a deadline that is extended with every packet costs one
+    /// comparison.
     ///
     /// The caller must first make the state that determines the deadline visible to other threads,
     /// for example by releasing a lock. So a deadline is not missed if the timer expires during

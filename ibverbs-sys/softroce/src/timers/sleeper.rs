@@ -12,8 +12,8 @@ use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
 /// Maximum delay of a timer in nanoseconds. A new timer does not wake the sleeping engine
-/// (background thread) if the engine will wake within this time after the timer is due. This saves
-/// system calls.
+/// (background thread) if the engine will wake within this time after the timer is due. The delay
+/// saves system calls.
 const MAX_TIMER_DELAY: u64 = 1_000_000;
 
 /// Interval at which the engine (background thread) checks its timers after the program has closed
@@ -93,7 +93,7 @@ impl Sleeper {
     /// engine. `now` is the present time.
     ///
     /// Calls `still` just before the sleep, when other threads already see the engine as asleep. If
-    /// `still` returns `false`, there is work to do, and this function returns immediately.
+    /// `still` returns `false`, work is left, and this function returns immediately.
     pub(crate) fn sleep(
         &self,
         now: Time,

@@ -4,7 +4,7 @@ use crate::proto::{SendOperation, SendRequest, Upcoming};
 /// through the ring that two processes share, or as packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transfer {
-    /// The sender's thread reads or writes the target's memory; no thread of the target is
+    /// The sender's thread reads or writes the target's memory. No thread of the target is
     /// involved.
     OneSided,
     /// The peer is in the same process: the sender's thread copies the bytes and completes the
@@ -76,7 +76,7 @@ pub(crate) struct RequestProperties {
 /// by the same rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A read, a write, or an atomic.
+    /// A read, a write, or an atomic operation.
     OneSided,
     WriteWithImmediate,
     Send,
@@ -149,7 +149,7 @@ pub(crate) fn may_offer(unacknowledged: u32, largest: u32) -> bool {
 /// copied. Packets are also used for all XRC requests, for atomic writes and flushes, for a write
 /// whose bytes could not be written, and for requests that must not overtake packets on the way to
 /// the peer. On an unreliable connection between processes, one-sided work needs a receipt of the
-/// peer for all earlier messages instead of their acknowledgement; without the receipt, packets are
+/// peer for all earlier messages instead of their acknowledgement. Without the receipt, packets are
 /// used, which request a receipt.
 #[inline]
 pub(crate) fn choose(request: &RequestProperties, peer: Peer) -> Transfer {
@@ -237,8 +237,9 @@ impl Transfer {
 impl RequestProperties {
     /// Creates the properties of a new request of a reliable connection, from which [`choose`]
     /// decides how the bytes go to the peer. The result states that all earlier requests are
-    /// acknowledged and that the payload is in registered memory; otherwise the caller must change
-    /// these fields. `is_mappable` must be set if the peer process can map this memory.
+    /// acknowledged and that the payload is in registered memory. If one of these statements is
+    /// false, the caller must change the corresponding field. `is_mappable` must be set if the peer
+    /// process can map this memory.
     #[inline]
     pub(crate) fn posted(kind: Kind, length: u32, is_mappable: bool) -> Self {
         Self {

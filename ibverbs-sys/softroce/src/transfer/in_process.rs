@@ -75,9 +75,10 @@ pub(crate) fn transfer_part<H: Host>(
     }
 }
 
-/// Executes a part of a read or a write, or an atomic, in the peer's memory. Afterwards the peer's
-/// queue pair has the same state as if the peer itself had executed the request. If the part could
-/// not be executed, leaves the queue pair unchanged; the caller must then send the part as packets.
+/// Executes a part of a read or a write, or an atomic operation, in the peer's memory. Afterwards
+/// the peer's queue pair has the same state as if the peer itself had executed the request. If the
+/// part could not be executed, leaves the queue pair unchanged. The caller must then send the part
+/// as packets.
 fn execute<H: Host>(
     part: &Part<'_>,
     peer: &mut QueuePair,

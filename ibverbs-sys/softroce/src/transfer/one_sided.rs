@@ -12,8 +12,8 @@ use crate::proto::{
 /// short.
 pub(crate) const MAX_COPY: u32 = 1 << 20;
 
-/// A read, write or atomic that the sender's thread executes directly in the memory of the peer,
-/// without a thread of the peer.
+/// A read, write or atomic operation that the sender's thread executes directly in the memory of
+/// the peer, without a thread of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OneSided<'a> {
     pub(crate) id: u64,
@@ -23,7 +23,8 @@ pub(crate) struct OneSided<'a> {
     pub(crate) signaled: bool,
 }
 
-/// Kind of a [`OneSided`] request: read, write, or atomic. An atomic includes its operands.
+/// Kind of a [`OneSided`] request: read, write, or atomic operation. An atomic operation includes
+/// its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Write,
@@ -49,12 +50,12 @@ pub(crate) enum OneSidedError {
     ResultLost,
 }
 
-/// Access to local memory and to the peer's memory, for a read, write or atomic that the sender's
-/// thread executes without a thread of the peer. Implementations check the keys, the bounds and the
-/// access rights.
+/// Access to local memory and to the peer's memory, for a read, write or atomic operation that the
+/// sender's thread executes without a thread of the peer. Implementations check the keys, the
+/// bounds and the access rights.
 pub(crate) trait MemoryAccess {
     /// Copies the bytes `range` of the local payload `from` to the peer's memory, beginning at the
-    /// address `to`. Returns `None` if the copy fails; some bytes can have been copied
+    /// address `to`. Returns `None` if the copy fails. Some bytes can have been copied
     /// nevertheless.
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()>;
 
@@ -74,8 +75,8 @@ pub(crate) trait MemoryAccess {
 }
 
 impl<'a> OneSided<'a> {
-    /// Executes the read, write or atomic, and accesses the memory of both sides through `reach`.
-    /// Of a read or write, executes only the bytes `range`, at most [`MAX_COPY`].
+    /// Executes the read, write or atomic operation, and accesses the memory of both sides through
+    /// `reach`. Of a read or write, executes only the bytes `range`, at most [`MAX_COPY`].
     ///
     /// # Errors
     /// * [`OneSidedError::NotExecuted`] if the operation could not be executed, for example because

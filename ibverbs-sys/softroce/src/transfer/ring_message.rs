@@ -30,7 +30,7 @@ pub(crate) struct RingMessage<'a> {
     pub(crate) partition_key: u16,
     /// Acknowledgement: all packets up to this sequence number have been executed.
     pub(crate) acknowledged: Option<Sequence>,
-    /// The message, or `None` if there is only an acknowledgement.
+    /// The message, or `None` if the ring message is only an acknowledgement.
     pub(crate) message: Option<MessagePart<'a>>,
 }
 
@@ -152,7 +152,7 @@ const SEGMENT: usize = 16;
 pub(crate) trait PeerMemory<H> {
     /// Writes the bytes of a write request from memory of this process directly to memory of the
     /// peer. `_host` is the [`Host`] of this process. Returns `None` if the peer's memory cannot be
-    /// written; the caller must then send the request as packets. The default implementation always
+    /// written. The caller must then send the request as packets. The default implementation always
     /// returns `None`.
     fn write(&mut self, _request: &SendRequest, _host: &H) -> Option<()> {
         None
@@ -227,8 +227,8 @@ impl MessagePart<'_> {
         }
     }
 
-    /// Returns the length in bytes of the message or part. The payload may be shorter: instead of
-    /// the bytes, it may contain only their length or their address.
+    /// Returns the length in bytes of the message or part. The payload may be shorter, because a
+    /// payload may contain only the length or the address of the bytes.
     pub(crate) fn length(&self) -> u32 {
         match self.form {
             PayloadForm::Whole => self.payload.len() as u32,
@@ -422,7 +422,7 @@ pub(crate) fn sent(
 /// Receives a message or an acknowledgement from the shared ring. The caller must ensure that the
 /// ring message came from the peer's address. Returns the amount of received data, which is zero if
 /// the message is not the next expected message. `now` returns the present time, or a time that is
-/// at most some milliseconds later; only the timeout of the next response depends on it.
+/// at most some milliseconds later. Only the timeout of the next response depends on this time.
 #[inline]
 pub(crate) fn receive<H: Host>(
     queue_pair: &mut QueuePair,

@@ -19,7 +19,8 @@ pub(crate) struct Volume {
 impl Volume {
     /// Adds a part of a message to these counters. The part has `length` bytes, which this process
     /// has copied in `copies` operations. If the length is zero, the operations are not counted.
-    /// `ends` must be set for the last part of the message; the message itself is then counted.
+    /// `ends` must be set for the last part of the message. The message itself is counted with this
+    /// part.
     #[inline]
     pub(crate) fn add_part(&mut self, length: u32, ends: bool, copies: u64) {
         self.messages += u64::from(ends);

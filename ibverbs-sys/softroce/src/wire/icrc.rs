@@ -1,5 +1,5 @@
-//! Invariant CRC (ICRC) at the end of every packet (IBTA 7.8.1; annex A17 defines the covered IP
-//! and UDP fields).
+//! Invariant CRC (ICRC) at the end of every packet (IBTA 7.8.1). Annex A17 defines the covered IP
+//! and UDP fields.
 //!
 //! The ICRC is the CRC-32 of Ethernet over eight bytes of ones (in place of an InfiniBand local
 //! route header), the IP header, the UDP header, and the packet from BTH to pad. Fields that a
@@ -107,7 +107,7 @@ pub fn split(datagram: &[u8]) -> Option<(&[u8], u32)> {
 
 /// Returns whether `received` is the invariant CRC (ICRC) of an IPv4 packet for at least one value
 /// of the identification field in the IP header. The ICRC covers this field, but a UDP socket does
-/// not report its value. This is not a full check: 2^16 of 2^32 wrong values pass.
+/// not report its value. The check is incomplete: 2^16 of 2^32 wrong values pass.
 pub fn explained_by_identification(
     header: &[u8; 20],
     udp: &[u8; 8],
@@ -183,7 +183,8 @@ fn identification(
     ]))
 }
 
-/// The CRC polynomial in reflected bit order: bit 31 is x^0 and bit 0 is x^31; x^32 is omitted.
+/// The CRC polynomial in reflected bit order: bit 31 is x^0, and bit 0 is x^31. The term x^32 is
+/// omitted.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// Table for [`unshift`], which removes the effect of zero bytes at the end of a message from its

@@ -12,9 +12,10 @@ use super::id::IdHandle;
 /// acknowledged.
 #[derive(Debug)]
 pub(crate) struct RawEvent {
-    /// The identifier to which the event belongs; for a connect request, the listening identifier.
+    /// The identifier to which the event belongs, or the listening identifier if the event is a
+    /// connect request.
     pub(crate) id: Arc<IdHandle>,
-    /// The new identifier that a connect request creates; `None` for other events.
+    /// The new identifier that a connect request creates, or `None` for other events.
     pub(crate) request: Option<Arc<IdHandle>>,
     pub(crate) details: Details,
 }
@@ -27,8 +28,8 @@ pub(crate) struct Details {
     pub(crate) status: i32,
     pub(crate) private_data: Vec<u8>,
     pub(crate) parameters: RawParameters,
-    /// The token that the program passed when it joined the multicast group; 0 if the event is not
-    /// a multicast event.
+    /// The token that the program passed when it joined the multicast group, or 0 if the event is
+    /// not a multicast event.
     pub(crate) token: usize,
 }
 
@@ -50,7 +51,8 @@ impl std::fmt::Debug for RawParameters {
 }
 
 /// Copies the content of `event`, so that the event can be acknowledged. `datagram` must be `true`
-/// if the identifier of the event is for datagrams, and `false` if it is for a connection.
+/// if the identifier of the event is for datagrams, and `false` if the identifier is for a
+/// connection.
 ///
 /// # Safety
 ///

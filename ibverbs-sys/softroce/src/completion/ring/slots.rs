@@ -104,8 +104,8 @@ impl<T: Copy> Table<T> {
     }
 
     /// Returns the slots that the ring uses at present. The ring may grow at any time. So a caller
-    /// that needs the slot of the head or the tail must read the head or the tail before this call;
-    /// the returned slots then include this slot.
+    /// that needs the slot of the head or the tail must read the head or the tail before this call.
+    /// The returned slots then include this slot.
     #[inline]
     pub(super) fn slots(&self) -> Slots<'_, T> {
         // The lap is loaded first, so there are at least as many slots as the lap has.
@@ -118,7 +118,7 @@ impl<T: Copy> Table<T> {
     }
 
     /// Sets the number of slots that the ring uses to `length`, and returns the slots. Allocates
-    /// memory if there are not enough slots. The caller must then mark every slot as free or full
+    /// memory if the table has too few slots. The caller must then mark every slot as free or full
     /// ([`Slot::turn`]).
     ///
     /// # Safety

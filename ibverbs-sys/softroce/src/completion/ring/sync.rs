@@ -11,7 +11,7 @@ pub(super) use loom::{
 };
 
 /// A cell with the interface of loom's `UnsafeCell`, for builds without loom. Loom's cell tracks
-/// how long a pointer into the cell is used; this cell only provides the pointer, at no cost.
+/// how long a pointer into the cell is used. This cell only provides the pointer, at no cost.
 #[cfg(not(all(test, loom)))]
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -34,8 +34,7 @@ impl<T> UnsafeCell<T> {
 
 /// Pauses this thread briefly, in a loop that waits for another thread. The first 100 pauses spin,
 /// the next 900 yield the processor, and all later pauses sleep, because the other thread is
-/// perhaps not running. `attempt` is the number of earlier pauses in this loop; this function
-/// increments the number.
+/// perhaps not running. Increments `attempt`, the number of earlier pauses in this loop.
 #[cold]
 pub(super) fn relax(attempt: &mut u32) {
     #[cfg(not(all(test, loom)))]

@@ -69,8 +69,8 @@ copy! {
 pub(crate) const MANY: usize = 512;
 
 /// Copies `length` bytes from the address `from` to the address `to` as words of eight bytes. An
-/// aligned word is copied by a single access. Returns `false` if some bytes cannot be accessed;
-/// some words can then have been copied.
+/// aligned word is copied by a single access. Returns `false` if some bytes cannot be accessed.
+/// Some words can then have been copied.
 ///
 /// Fewer than [`MANY`] bytes become visible in ascending order, more bytes in any order. In both
 /// cases, all bytes become visible before later stores of this thread (Intel SDM volume 3,
@@ -168,7 +168,7 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The caller must ensure that no references to the bytes
-/// exist; a reference to an atomic is allowed.
+/// exist, except to an atomic.
 pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
     // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a

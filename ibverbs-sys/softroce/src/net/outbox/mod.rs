@@ -30,20 +30,21 @@ const SHARED_MEMORY_ONLY: u8 = Opcode::SKIP.to_byte();
 /// Collection of packets that are sent together. Each packet gets its ICRC when it is added. All
 /// packets are sent, in order, when the outbox is full, flushed, or dropped.
 ///
-/// The packets of a queue pair must be flushed before the queue pair is unlocked; otherwise packets
+/// The packets of a queue pair must be flushed before the queue pair is unlocked. Otherwise packets
 /// of another thread could overtake them.
 #[derive(Debug)]
 pub(crate) struct Outbox<'a> {
     network: &'a Network,
     batch: PooledBatch<'a>,
-    /// Link (shared memory with another process) through which packets are sent, or `None` if they
-    /// are sent by a socket.
+    /// Link (shared memory with another process) through which packets are sent, or `None` if
+    /// packets are sent by a socket.
     shared: Option<SharedPath>,
-    /// State of datagrams that are sent through shared memory where possible; `None` if datagrams
+    /// State of datagrams that are sent through shared memory where possible. `None` if datagrams
     /// are sent by sockets only.
     datagrams: Option<Datagrams>,
-    /// Set while wakeups of peer processes that share memory are deferred: this outbox does not
-    /// wake the peers; the sending thread or the engine (background thread) does so later.
+    /// Set while wakeups of peer processes that share memory are deferred. This outbox then does
+    /// not wake the peers, and the sending thread or the engine (background thread) wakes them
+    /// later.
     is_quiet: bool,
     /// Set if the packets have been held back already, so that no injected latency applies.
     is_delayed: bool,
@@ -250,7 +251,7 @@ impl<'a> Outbox<'a> {
         self.batch.runs[byte] ^= 1;
     }
 
-    /// Sends all packets of the outbox. Never blocks; if the kernel has no buffer space, yields to
+    /// Sends all packets of the outbox. Never blocks. If the kernel has no buffer space, yields to
     /// the scheduler a few times, and then discards the remaining packets.
     pub(crate) fn flush(&mut self) {
         if let Some(shared) = &mut self.shared

@@ -117,9 +117,10 @@ impl Network {
     }
 
     /// Returns the number of packets that can be sent next as one burst (message that the kernel
-    /// splits into datagrams). These are consecutive packets with the same destination, header
-    /// fields and length; only the last may be shorter. `sealed` has the encoded packets in the
-    /// order of sending. The first `packet` packets of `sealed` belong to earlier bursts.
+    /// splits into datagrams). A burst consists of consecutive packets with the same destination,
+    /// header fields and length, except that the last packet may be shorter. `sealed` has the
+    /// encoded packets in the order of sending. The first `packet` packets of `sealed` belong to
+    /// earlier bursts.
     pub(super) fn burst(&self, sealed: &[Encoded], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;

@@ -41,7 +41,7 @@ impl Interface {
     }
 
     /// Returns the network interface that has the IP address `address` according to `list`, the
-    /// list of all addresses; see [`of`](Self::of).
+    /// list of all addresses. See also [`of`](Self::of).
     pub(crate) fn find(list: &[HostAddress], address: IpAddr) -> Option<Self> {
         let wanted = match address {
             IpAddr::V4(address) if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),

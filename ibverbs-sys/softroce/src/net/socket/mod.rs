@@ -77,14 +77,14 @@ pub(crate) struct Burst<'a> {
     /// Payloads of the datagrams. A slice may contain several whole payloads. All together are at
     /// most [`MAX_BURST_DATAGRAMS`] payloads with at most [`MAX_BURST_BYTES`] bytes.
     pub(crate) payloads: &'a [IoSlice<'a>],
-    /// Length of each datagram except the last, which may be shorter; `None` for a single datagram
-    /// that is not sent as a burst.
+    /// Length of each datagram except the last datagram, which may be shorter. `None` for a single
+    /// datagram that is not sent as a burst.
     pub(crate) segment: Option<u16>,
     /// Destination address, of the socket's family.
     pub(crate) to: SocketAddr,
     /// TOS or traffic class of the datagrams.
     pub(crate) traffic_class: u8,
-    /// TTL or hop limit of the datagrams; `None` for the socket's default.
+    /// TTL or hop limit of the datagrams. `None` for the socket's default.
     pub(crate) hop_limit: Option<u8>,
 }
 
@@ -154,7 +154,7 @@ impl BoundAddress {
 impl Socket {
     /// Creates a UDP socket that receives the datagrams of the multicast group `group` on one
     /// network interface. `interface` is an address of this interface. Other processes may join the
-    /// group, too; each process gets every datagram. `receive_buffer` is the requested size of the
+    /// group, too. Each process gets every datagram. `receive_buffer` is the requested size of the
     /// receive buffer in bytes.
     pub(crate) fn join(
         group: SocketAddr,
@@ -439,7 +439,8 @@ impl AsFd for Socket {
 const UDP_NO_CHECK6_RX: c_int = 102;
 
 /// Socket option of linux/in6.h. With the value 0, the socket receives only datagrams of multicast
-/// groups that the socket itself has joined; with 1, of all groups that any socket has joined.
+/// groups that the socket itself has joined. With the value 1, the socket receives datagrams of all
+/// groups that any socket has joined.
 const IPV6_MULTICAST_ALL: c_int = 29;
 
 fn set_option(socket: &Descriptor, level: c_int, option: c_int, value: c_int) -> io::Result<()> {

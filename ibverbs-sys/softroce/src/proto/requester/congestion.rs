@@ -15,8 +15,8 @@ use super::pipe::Pipe;
 ///
 /// The assumed round trip time of a full queue is increased slowly, so that the queue overflows
 /// again at some time. All senders then halve their windows, and measure shorter round trip times.
-/// This corrects wrong measurements: a sender that began while packets waited in the queue may not
-/// have measured the shortest time before.
+/// The new measurements correct wrong measurements: a sender that began while packets waited in the
+/// queue may not have measured the shortest time before.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Congestion {
     /// The last two measured round trip times in nanoseconds, the later one last.
@@ -48,8 +48,8 @@ const MIN_GROWTH: u64 = UNITS / 4;
 const MAX_GROWTH: u64 = 64 * UNITS;
 
 /// Divisor of the shrinking of the window (limit on packets in flight). While the queue of packets
-/// in the network is full, the window shrinks by 1/16 of its size in each round trip; otherwise by
-/// less.
+/// in the network is full, the window shrinks by 1/16 of its size in each round trip. Otherwise the
+/// window shrinks by less.
 const DECREASE: u64 = 16;
 
 /// Divisor of the window size for the growth of the window (limit on packets in flight). While the

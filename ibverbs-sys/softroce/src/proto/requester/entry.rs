@@ -69,8 +69,8 @@ impl Entry {
         )
     }
 
-    /// Returns whether the request awaits an empty response (a read response packet without data).
-    /// This is so for an atomic write and a flush.
+    /// Returns whether the request awaits an empty response (a read response packet without data),
+    /// as an atomic write and a flush do.
     pub(super) fn awaits_empty(&self) -> bool {
         matches!(
             self.request.operation,
@@ -78,8 +78,8 @@ impl Entry {
         )
     }
 
-    /// Returns whether the request completes only with a response of its own. This is so for a
-    /// read, an atomic, an atomic write and a flush.
+    /// Returns whether the request completes only with a response of its own, as a read, an atomic
+    /// operation, an atomic write and a flush do.
     pub(super) fn awaits_data(&self) -> bool {
         self.is_read() || self.is_atomic() || self.awaits_empty()
     }
@@ -96,10 +96,10 @@ impl Entry {
         }
     }
 
-    /// Starts the request: executes a local operation immediately; otherwise checks the request,
-    /// and assigns sequence numbers from `next` on. Afterwards, `progress` contains the result. An
-    /// invalid request has [failed](Progress::Failed), and a datagram that is longer than a packet
-    /// is [done](Progress::Done).
+    /// Starts the request. Executes a local operation immediately. Checks any other request, and
+    /// assigns sequence numbers from `next` on to the request. Afterwards, `progress` contains the
+    /// result. An invalid request has [failed](Progress::Failed), and a datagram that is longer
+    /// than a packet is [done](Progress::Done).
     ///
     /// # Errors
     /// Returns the delay after which the caller must call `start` again, if other processes still

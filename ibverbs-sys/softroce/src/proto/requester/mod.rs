@@ -3,8 +3,9 @@
 //!
 //! A request gets its sequence numbers when its first packet is sent. The cursor marks the packet
 //! that is sent next. For a retransmission, the cursor is set back to the oldest unanswered packet.
-//! Packets are built from the request each time; sent packets are not kept. A peer that keeps
-//! packets after a gap reports the missing ones, and only these are sent again (see [`Repairs`]).
+//! Packets are built from the request each time, so sent packets are not kept. A peer that keeps
+//! packets after a gap reports the missing packets, and only the missing packets are sent again
+//! (see [`Repairs`]).
 //!
 //! A read is split into read requests with several response packets each (runs, see
 //! `Window::read_batch`). So the window limits the response data in flight, and after a loss only
@@ -369,9 +370,9 @@ impl Requester {
     }
 
     /// Returns whether a packet that is not the last of its message must request an
-    /// acknowledgement. This is so if many packets were sent since the last request, or if the
-    /// packet fills the window (limit on packets in flight). The packet occupies `covers` sequence
-    /// numbers, after `unacknowledged` numbers without an acknowledgement.
+    /// acknowledgement. The result is `true` if many packets were sent since the last such request,
+    /// or if the packet fills the window (limit on packets in flight). The packet occupies `covers`
+    /// sequence numbers, after `unacknowledged` numbers without an acknowledgement.
     fn requests_ack(&self, unacknowledged: u32, covers: u32) -> bool {
         self.unasked.saturating_add(1) >= self.window.acknowledge_every()
             || unacknowledged + covers >= self.window.size()

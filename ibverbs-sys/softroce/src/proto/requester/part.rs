@@ -195,7 +195,7 @@ impl Requester {
 
     /// Handles a NAK of the oldest message, if only the location of the message's bytes was sent.
     /// The peer could not copy the bytes, so this side sends the message again with its bytes. If
-    /// the bytes were sent, returns `false` and does nothing; the caller must then handle the NAK.
+    /// the bytes were sent, returns `false` and does nothing. The caller must then handle the NAK.
     pub(super) fn decline(&mut self) -> bool {
         let oldest = self.queue.front_mut();
         let Some(entry) = oldest.filter(|entry| entry.is_offered && !entry.is_declined) else {
@@ -210,14 +210,15 @@ impl Requester {
 
     /// Returns whether this side must send the bytes of all further messages from one kind of
     /// memory. The reason is that the peer has failed to copy several such messages in a row. If
-    /// `is_mappable` is set, the kind is memory that the peer can map; otherwise all other memory.
+    /// `is_mappable` is set, the kind is memory that the peer can map. Otherwise the kind is all
+    /// other memory.
     #[inline]
     pub(in crate::proto) fn is_declined(&self, is_mappable: bool) -> bool {
         self.declined[usize::from(is_mappable)] >= MAX_DECLINED
     }
 
     /// Returns the number of sequence numbers of started requests that count towards the window
-    /// (limit on packets in flight); see [`in_flight`](Self::in_flight).
+    /// (limit on packets in flight). See also [`in_flight`](Self::in_flight).
     #[inline]
     pub(in crate::proto) fn all_on_the_way(&self) -> u32 {
         self.in_flight(self.next)

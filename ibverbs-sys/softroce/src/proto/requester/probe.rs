@@ -71,7 +71,7 @@ impl Probe {
     /// Begins to measure the round trip time of the packet `timed`, unless a measurement is in
     /// progress. The caller must ensure that this packet was sent for the first time, and requests
     /// a response. `delivered` is the present [count of received
-    /// packets](super::Requester::delivered); the increase of this count during the round trip is
+    /// packets](super::Requester::delivered). The increase of this count during the round trip is
     /// also measured.
     pub(super) fn sent(
         &mut self,
@@ -93,9 +93,9 @@ impl Probe {
     /// Records that all packets before `limit` are answered. `delivered` is the [count of received
     /// packets](super::Requester::delivered), and `waiting` is set if later packets are unanswered.
     ///
-    /// Returns `true` if these later packets are lost. They are lost if the response to a probe
-    /// (repetition of the oldest unanswered packet) answers only the repeated packet: the peer
-    /// would also have answered later packets that had arrived.
+    /// Returns `true` if these later packets are lost. The later packets are lost if the response
+    /// to a probe (repetition of the oldest unanswered packet) answers only the repeated packet.
+    /// The peer would also have answered later packets that had arrived.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -196,8 +196,8 @@ impl Probe {
         self.is_probe_due
     }
 
-    /// Records that a probe (repetition of the oldest unanswered packet) was sent; `end` is the
-    /// number after the packet. Schedules another probe, unless [`MAX_PROBES`] probes are
+    /// Records that a probe (repetition of the oldest unanswered packet) was sent. `end` is the
+    /// sequence number after the packet. Schedules another probe, unless [`MAX_PROBES`] probes are
     /// unanswered, or the next response could only arrive after the acknowledgement timeout
     /// `timeout`.
     pub(super) fn probe_sent(&mut self, end: Sequence, now: Time, timeout: Option<Duration>) {

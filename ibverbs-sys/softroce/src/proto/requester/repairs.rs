@@ -41,8 +41,8 @@ impl Repairs {
     /// `base` is before the oldest unanswered packet, `unanswered`. Ignores the bits of packets
     /// from `sent` on, which were never sent.
     ///
-    /// Returns `true` if a packet that was sent again was lost again. This is so if the peer still
-    /// misses the packet, although a packet that was sent later has arrived.
+    /// Returns `true` if a packet that was sent again was lost again: the peer still misses the
+    /// packet, although a packet that was sent after the repetition has arrived.
     pub(super) fn report(
         &mut self,
         base: Sequence,
@@ -86,8 +86,8 @@ impl Repairs {
     }
 
     /// Records that all packets before `unanswered` are answered. Returns `true` if a packet that
-    /// was sent again was lost again. This is so if the peer still misses the packet, although a
-    /// packet that was sent after the repetition has arrived.
+    /// was sent again was lost again: the peer still misses the packet, although a packet that was
+    /// sent after the repetition has arrived.
     #[inline]
     pub(super) fn progress(&mut self, unanswered: Sequence) -> bool {
         let Some(end) = self.end else {
@@ -109,9 +109,9 @@ impl Repairs {
     }
 
     /// Marks the packets from `end` up to `latest` (exclusive) as lost. `end` is the first number
-    /// whose arrival is unknown. The peer has received a packet that was sent later; `latest` was
-    /// the number of the next new packet when that packet was sent. Missing packets that were sent
-    /// again before that packet are lost again. Returns `true` if there are such packets.
+    /// whose arrival is unknown. The peer has received a packet that was sent later. When that
+    /// packet was sent, `latest` was the number of the next new packet. Missing packets that were
+    /// sent again before that packet are lost again. Returns `true` if packets were lost again.
     fn conclude(&mut self, end: Sequence, latest: Sequence) -> bool {
         let count = latest.distance(end).max(0) as u32;
         (self.missing).extend((0..count).map(|place| Missing {
@@ -221,7 +221,7 @@ impl Repairs {
     }
 }
 
-/// Returns the later of two sequence numbers, or `one` if there is no other.
+/// Returns the later of two sequence numbers, or `one` if `other` is `None`.
 fn later(one: Sequence, other: Option<Sequence>) -> Sequence {
     other.filter(|other| other.distance(one) > 0).unwrap_or(one)
 }

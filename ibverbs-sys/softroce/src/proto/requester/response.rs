@@ -96,7 +96,8 @@ impl Requester {
     }
 
     /// Returns the oldest sequence number before `end` for which data is missing: the data of a
-    /// read or an atomic has not arrived. Returns `None` if no data before `end` is missing.
+    /// read or an atomic operation has not arrived. Returns `None` if no data before `end` is
+    /// missing.
     fn missing_before(&self, end: Sequence) -> Option<Sequence> {
         for entry in &self.queue {
             let first = match entry.progress {
@@ -218,7 +219,7 @@ impl Requester {
     }
 
     /// Handles the NAK `nak` of the oldest unanswered packet. After a sequence error, packets are
-    /// sent again; any other code fails the request. An RNR NAK is handled by
+    /// sent again. Any other code fails the request. An RNR NAK is handled by
     /// [`wait_for_receiver`](Self::wait_for_receiver) instead.
     fn handle_nak(
         &mut self,
@@ -314,8 +315,9 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Stores the result `original` of an atomic in the local memory of its request. The result is
-    /// the previous value in the peer's memory. `sequence` is the sequence number of the request.
+    /// Stores the result `original` of an atomic operation in the local memory of its request. The
+    /// result is the previous value in the peer's memory. `sequence` is the sequence number of the
+    /// request.
     fn take_original(
         &mut self,
         original: u64,
@@ -338,9 +340,9 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Records that the response to a read request packet or to an atomic has arrived completely.
-    /// `sequence` is the number of its last packet. During a retransmission, has no effect if the
-    /// request has not been sent again yet.
+    /// Records that the response to a read request packet or to an atomic operation has arrived
+    /// completely. `sequence` is the number of its last packet. During a retransmission, has no
+    /// effect if the request has not been sent again yet.
     fn fetched(&mut self, sequence: Sequence) {
         if self.position().distance(sequence) > 0 {
             self.fetches_sent = self.fetches_sent.saturating_sub(1);

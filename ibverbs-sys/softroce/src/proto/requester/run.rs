@@ -35,7 +35,7 @@ impl Requester {
 
     /// Writes `count` packets of the next run. Divides `out` into `count` equal parts, and writes
     /// each packet to the beginning of a part. Returns `false` if the memory of the message cannot
-    /// be read; then no packet counts as sent.
+    /// be read. No packet then counts as sent.
     pub(in crate::proto) fn write_run(
         &mut self,
         count: u32,

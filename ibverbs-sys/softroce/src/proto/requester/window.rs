@@ -4,8 +4,8 @@ use super::probe::Sample;
 use crate::proto::{Sequence, Time};
 
 /// Congestion window: the maximum number of packets in flight. The specification has no such
-/// window, because InfiniBand links lose nothing; but UDP sockets drop packets when their buffers
-/// are full.
+/// window, because InfiniBand links lose nothing. UDP sockets, however, drop packets when their
+/// buffers are full.
 ///
 /// - At first, the window grows quickly, by one packet for each acknowledged packet, up to a limit.
 /// - A loss halves the window. The window then grows quickly again to the measured capacity of the

@@ -42,9 +42,9 @@ impl KeptPackets {
     }
 
     /// Adds a copy of `packet`, which has arrived although the earlier packet `expected` is
-    /// missing. Does nothing if there is a copy already. Returns whether the packet reveals a new
-    /// gap. This is so if `packet` is the latest packet so far, and the packet directly before
-    /// `packet` has not arrived.
+    /// missing. Does nothing if a copy exists already. Returns whether the packet reveals a new
+    /// gap: `packet` is the latest packet so far, and the packet directly before `packet` has not
+    /// arrived.
     pub(super) fn insert(&mut self, expected: Sequence, packet: &Packet<'_>) -> bool {
         let distance = Sequence::new(packet.header.bth.sequence).distance(expected);
         let place =

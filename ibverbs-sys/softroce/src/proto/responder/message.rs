@@ -132,9 +132,9 @@ impl Message {
     }
 
     /// Receives the packets of `run`, which have equal lengths and consecutive numbers, in one
-    /// step. The packets must all be valid middle packets of the send or write in progress. If not,
-    /// returns `false` and does nothing; the caller must then [receive](Self::accept) them one by
-    /// one.
+    /// step. The packets must all be valid middle packets of the send or write in progress.
+    /// Otherwise returns `false` and does nothing. The caller must then [receive](Self::accept) the
+    /// packets one by one.
     pub(super) fn accept_run(
         &mut self,
         endpoint: &Endpoint,

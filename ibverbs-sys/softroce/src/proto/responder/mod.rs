@@ -1,13 +1,13 @@
 //! The responder: executes requests in the order of their sequence numbers, and answers them.
 //!
 //! Responses are flags and cursors, not a queue. An acknowledgement always covers all executed
-//! requests, so a single one answers any number of packets. Read responses are built when they are
-//! sent, from the reads that are kept anyway for retransmission.
+//! requests, so a single acknowledgement answers any number of packets. Read responses are built
+//! when they are sent, from the reads that are kept anyway for retransmission.
 //!
 //! Sends and writes that arrive after a gap are [kept](kept::KeptPackets) until the missing packets
 //! arrive, and are executed then. The peer cannot distinguish this from a network that delivers the
 //! packets in another order, so every rule of the specification holds. A gap report
-//! ([`Opcode::GAPS`]) tells a peer that knows this opcode which packets are missing; any other peer
+//! ([`Opcode::GAPS`]) tells a peer that knows this opcode which packets are missing. Any other peer
 //! drops the report, and sends all packets from the gap on again.
 //!
 //! By sending requests, a peer can make this side allocate memory only for kept packets, and for
@@ -253,7 +253,7 @@ impl Responder {
 
     /// Keeps a send or write packet that arrived after a gap in the sequence numbers. The packet
     /// must be within the limit `max_kept` of the attributes. Packets of other requests are not
-    /// kept; the peer sends them again.
+    /// kept. The peer sends those packets again.
     fn keep(&mut self, endpoint: &Endpoint, packet: &Packet<'_>) {
         let bth = &packet.header.bth;
         let distance = Sequence::new(bth.sequence).distance(self.expected);
@@ -424,7 +424,8 @@ impl Responder {
     }
 
     /// Schedules the response to an executed atomic write or flush. The response has no data.
-    /// `sequence` is the number of the request's packet; the packet after it is expected next.
+    /// `sequence` is the number of the request's packet. The packet after this packet is expected
+    /// next.
     fn answer_empty(&mut self, sequence: Sequence, endpoint: &Endpoint) {
         self.message_sequence = self.message_sequence.wrapping_add(1);
         let resource = Resource::new(sequence, Fetch::Empty, self.message_sequence);
@@ -436,10 +437,11 @@ impl Responder {
     /// Responds again to a repeated request (IBTA 9.7.4.1.2, 9.7.5.1.2). Only a read is executed
     /// again, because a read changes nothing. The responses are:
     /// - send or write: an acknowledgement;
-    /// - read: the data; atomic: the stored result;
+    /// - read: the data;
+    /// - atomic operation: the stored result;
     /// - atomic write or flush: the empty response.
     ///
-    /// A read, atomic, atomic write or flush that is no longer stored is ignored.
+    /// A read, atomic operation, atomic write or flush that is no longer stored is ignored.
     fn repeat(&mut self, sequence: Sequence, endpoint: &Endpoint, packet: &Packet<'_>) {
         let opcode = packet.header.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
@@ -534,16 +536,16 @@ impl Responder {
         self.acknowledgement_pending
     }
 
-    /// Returns whether the pending acknowledgement may be delayed. This is so if nothing else must
-    /// be sent, and a receive of the program has completed. The program may soon send a message in
-    /// response, and the acknowledgement is then sent together with that message.
+    /// Returns whether the pending acknowledgement may be delayed. The result is `true` if nothing
+    /// else must be sent, and a receive of the program has completed. The program may soon send a
+    /// message in response, and the acknowledgement is then sent together with that message.
     pub(super) fn may_delay(&self) -> bool {
         self.acknowledgement_pending && self.has_completed_receive && self.has_no_packet()
     }
 
-    /// Returns the NAK that ends the connection because of an invalid request. Returns `None` if
-    /// there was no invalid request. Also returns `None` while responses to earlier requests must
-    /// still be sent.
+    /// Returns the NAK that ends the connection because of an invalid request. Returns `None` if no
+    /// request was invalid. Also returns `None` while responses to earlier requests must still be
+    /// sent.
     #[inline]
     pub(super) fn due_final_nak(&self) -> Option<FinalNak> {
         self.final_nak.filter(|_| self.resources.is_idle())

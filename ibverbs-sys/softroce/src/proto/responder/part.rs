@@ -131,15 +131,15 @@ impl Responder {
         self.acknowledgement_pending = false;
     }
 
-    /// Returns the sequence number of the acknowledgement that must be sent, or `None` if there is
-    /// none.
+    /// Returns the sequence number of the acknowledgement that must be sent, or `None` if no
+    /// acknowledgement must be sent.
     #[inline]
     pub(in crate::proto) fn acknowledgement(&self) -> Option<Sequence> {
         self.acknowledgement_pending.then(|| self.acknowledged())
     }
 
     /// Begins to receive a message that is transferred without packets. Drops any message that was
-    /// being received before: it may be incomplete on an unreliable connection.
+    /// being received before, because such a message may be incomplete on an unreliable connection.
     fn begin(&mut self) {
         self.message.drop_packets();
         self.dropping_message = false;

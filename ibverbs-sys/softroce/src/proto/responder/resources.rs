@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 
 use crate::proto::{Remote, Sequence};
 
-/// A read, atomic, atomic write or flush of the peer. The responder stores the request in order to
-/// send the response, and to send a lost response again.
+/// A read, atomic operation, atomic write or flush of the peer. The responder stores the request in
+/// order to send the response, and to send a lost response again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
     /// Sequence number of the request and of the first response packet.
@@ -35,7 +35,7 @@ pub(super) enum Fetch {
 }
 
 /// A response packet that must be sent. The packet is identified by its position within the
-/// response to a read or an atomic.
+/// response to a read or an atomic operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponsePacket {
     /// Index of the packet within the response.
@@ -91,9 +91,9 @@ impl Resource {
 }
 
 impl Resources {
-    /// Returns whether the peer may send a further read or atomic. This is so if fewer than
-    /// `capacity` of the stored requests have an unsent response. `capacity` is the limit on the
-    /// peer's outstanding reads and atomics.
+    /// Returns whether the peer may send a further read or atomic operation. The result is `true`
+    /// if fewer than `capacity` of the stored requests have an unsent response. `capacity` is the
+    /// limit on the peer's outstanding reads and atomics.
     pub(super) fn has_room(&self, capacity: usize) -> bool {
         let unanswered = self.ring.iter().rev().take(capacity);
         capacity > 0 && unanswered.filter(|resource| !resource.answered).count() < capacity
@@ -165,8 +165,9 @@ impl Resources {
         }
     }
 
-    /// Returns the oldest stored request of the peer (a read or an atomic) whose response must be
-    /// sent, and the next packet of the response. Returns `None` if all responses were sent.
+    /// Returns the oldest stored request of the peer (a read or an atomic operation) whose response
+    /// must be sent, and the next packet of the response. Returns `None` if all responses were
+    /// sent.
     pub(super) fn next(&self) -> Option<(&Resource, ResponsePacket)> {
         if self.unfinished == 0 {
             return None;

@@ -22,7 +22,7 @@ pub(in crate::same_host) struct Consumer<S, C, M> {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::same_host) struct Message<'a> {
     /// Number that the producer has added to the message: the message type, and the indices of the
-    /// GIDs; not 0.
+    /// GIDs. The number is not 0.
     pub(in crate::same_host) tag: u16,
     pub(in crate::same_host) words: [u64; WORDS],
     pub(in crate::same_host) room: MessageChunks<'a>,
@@ -59,7 +59,7 @@ where
 
     /// Removes the next message from the ring (message queue in shared memory), and calls `take`
     /// with the message. Returns the result of `take`, or `None` if there is no message at present.
-    /// Also returns `None` if the producer has published only slots without a message; the caller
+    /// Also returns `None` if the producer has published only slots without a message. The caller
     /// must then call this function again.
     pub(in crate::same_host) fn pop<T>(
         &mut self,

@@ -8,11 +8,11 @@
 //! transmitted.
 //!
 //! The producers are threads of one process. A producer claims a slot and chunks by a single
-//! compare-and-swap in the process's own memory, and waits for no other thread. There is one
-//! consumer, in another process. The consumer publishes its position from time to time and not for
-//! each message, because a cache line that both processes write would move between processors.
+//! compare-and-swap in the process's own memory, and waits for no other thread. The only consumer
+//! is in another process. The consumer publishes its position from time to time and not for each
+//! message, because a cache line that both processes write would move between processors.
 //!
-//! Neither side trusts the other. The consumer copies each word once and then checks the copy; an
+//! Neither side trusts the other. The consumer copies each word once and then checks the copy. An
 //! impossible count is a protocol violation ([`Violation`]). A producer that ends between claim and
 //! publication leaves a slot that is never published. The process of the producer has then ended,
 //! and with it the ring.
@@ -44,8 +44,8 @@ pub(super) struct Slot([AtomicU64; 8]);
 pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
 /// Shared control words of a ring (message queue). `released` is the position up to which the
-/// consumer has freed the memory; only the consumer writes this word. `starved` requests a wakeup
-/// of a producer that waits for free space; both sides write this word.
+/// consumer has freed the memory, and only the consumer writes this word. `starved` requests a
+/// wakeup of a producer that waits for free space, and both sides write this word.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct ControlWords {

@@ -14,8 +14,8 @@ const PREFETCH_DISTANCE: u32 = 3;
 /// Reason for which a message could not be sent on a ring (message queue).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::same_host) enum PushError<E> {
-    /// The ring has no free space at present; the message can be sent after the consumer has
-    /// received others.
+    /// The ring has no free space at present. The message can be sent after the consumer has
+    /// received other messages.
     Full,
     /// The consumer has violated the protocol of the ring, so that the ring cannot be used any
     /// more.

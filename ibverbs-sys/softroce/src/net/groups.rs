@@ -74,8 +74,7 @@ impl Network {
     /// and adds them to `joined`. Closes the sockets for interfaces that the host no longer has.
     /// Fails if the group then has no socket.
     fn join_on_interfaces(&self, group: Ipv6Addr, joined: &mut JoinedGroup) -> io::Result<()> {
-        let message = format!("{group} is no multicast group that the port's GIDs reach");
-        let mut failure = io::Error::new(io::ErrorKind::InvalidInput, message);
+        let mut failure = None;
         let wanted = self.group_addresses(group);
         joined.sockets.retain(|(at, interface), _| {
             (wanted.iter()).any(|(other, _, on)| (other, on.interface()) == (at, *interface))
@@ -94,11 +93,14 @@ impl Network {
                     }));
                 }
                 // The interface may be gone or without multicast.
-                Err(error) => failure = error,
+                Err(error) => failure = Some(error),
             }
         }
         match joined.sockets.is_empty() {
-            true => Err(failure),
+            true => Err(failure.unwrap_or_else(|| {
+                let message = format!("{group} is no multicast group that the port's GIDs reach");
+                io::Error::new(io::ErrorKind::InvalidInput, message)
+            })),
             false => Ok(()),
         }
     }

@@ -34,6 +34,8 @@ impl PeerMemory<Machine> for SharedNode<'_> {
         offset: u32,
         host: &Machine,
     ) -> Result<(), CopyError> {
+        // A process refuses keys that it does not know, also those of empty segments.
+        assert!(from.iter().all(|segment| segment.length > 0), "{from:?}");
         let length: u32 = from.iter().map(|segment| segment.length).sum();
         let mut bytes = vec![0; length as usize];
         let gathered = self.0.machine.gather(from, 0, &mut bytes);
@@ -221,7 +223,7 @@ fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
 }
 
 /// Checks that a message is offered (sent as the location of its bytes) at the time of posting, as
-/// long as few enough messages are unacknowledged.
+/// long as few enough messages are unacknowledged. The key of an empty segment need not be valid.
 #[test]
 fn a_posted_message_is_offered_immediately() {
     const LENGTH: usize = 2000;
@@ -244,7 +246,12 @@ fn a_posted_message_is_offered_immediately() {
             signaled: true,
             solicited: false,
         };
-        let (list, queue_pair) = ([segment], &mut a.queue_pair);
+        let empty = Segment {
+            address: 0,
+            length: 0,
+            key: 0,
+        };
+        let (list, queue_pair) = ([segment, empty], &mut a.queue_pair);
         let data = Data::Gathered(&list);
         let content = transfer::ring_message::SlotContent::Segments { is_mappable: true };
         let mut room = [0; MAX_SLOT_BYTES];
